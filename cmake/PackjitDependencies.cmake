@@ -1,0 +1,11 @@
+# Libraries come from the system's packages; docs/building.md says what to do on other hosts.
+find_package(fmt REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(Boost REQUIRED COMPONENTS context)
+find_package(Threads REQUIRED)
+if(PACKJIT_TESTS)
+  find_package(GTest REQUIRED)
+endif()
+# fmt is used header-only, so that the program runs where only the C++ runtime is installed.
+target_link_libraries(packjit_options INTERFACE fmt::fmt-header-only)

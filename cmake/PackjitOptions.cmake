@@ -1,0 +1,20 @@
+# Language level, warnings and sanitizers, shared by every target through packjit_options.
+option(PACKJIT_TESTS "Build the tests" ON)
+option(PACKJIT_WERROR "Treat warnings as errors" OFF)
+set(PACKJIT_SANITIZE "" CACHE STRING "Sanitizers for all code, generated host code included: address,undefined or thread")
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+add_library(packjit_options INTERFACE)
+target_include_directories(packjit_options INTERFACE "${CMAKE_SOURCE_DIR}")
+target_compile_options(packjit_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-unknown-pragmas
+  $<$<BOOL:${PACKJIT_WERROR}>:-Werror>)
+if(PACKJIT_SANITIZE)
+  target_compile_options(packjit_options INTERFACE -fsanitize=${PACKJIT_SANITIZE} -fno-omit-frame-pointer -g)
+  target_link_options(packjit_options INTERFACE -fsanitize=${PACKJIT_SANITIZE})
+  target_compile_definitions(packjit_options INTERFACE PACKJIT_SANITIZE="${PACKJIT_SANITIZE}")
+endif()

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "generator/fields.hpp"
+
+namespace packjit {
+
+/// The four operators of packed Mamba. Values are stable: they are stored.
+enum class Operator { conv1d_pack_fwd, conv1d_pack_bwd, ssm_pack_fwd, ssm_pack_bwd };
+inline constexpr Operator kOperators[] = {Operator::conv1d_pack_fwd, Operator::conv1d_pack_bwd,
+                                          Operator::ssm_pack_fwd, Operator::ssm_pack_bwd};
+
+/// Element types of activations. The values are those of the Spec field `dtype`.
+enum class Dtype { fp32, fp16, bf16 };
+[[nodiscard]] std::size_t size_of(Dtype dtype);         ///< bytes
+[[nodiscard]] std::string_view name_of(Dtype dtype);    ///< "bf16"
+[[nodiscard]] std::string_view name_of(Operator op);    ///< "ssm_pack_fwd"
+/// Throws std::invalid_argument that lists the four names.
+[[nodiscard]] Operator operator_named(std::string_view name);
+[[nodiscard]] bool is_scan(Operator op);      ///< ssm_pack, either direction
+[[nodiscard]] bool is_backward(Operator op);
+
+/// Memory layout of the activations, the values of the Spec field `layout`: token_major has channel stride 1,
+/// channel_major has token stride 1, strided promises nothing.
+enum class Layout { token_major, channel_major, strided };
+
+/// What is computed. See docs/design.md, "Spec, Config, key".
+struct Spec {
+  explicit Spec(Operator operation);  ///< the operator's default Spec
+  Operator op;
+  FieldValues values;
+  friend bool operator==(const Spec&, const Spec&) = default;
+};
+
+/// How it is computed: the launch configuration.
+struct Config {
+  explicit Config(Operator operation);  ///< all fields at their fallback
+  Operator op;
+  FieldValues values;
+  friend bool operator==(const Config&, const Config&) = default;
+};
+
+[[nodiscard]] std::span<const Field> spec_fields(Operator op);
+[[nodiscard]] std::span<const Field> config_fields(Operator op);
+
+/// Throws std::invalid_argument that names the constraint that the pair breaks (states a lane must hold, threads...).
+void check_pair(const Spec& spec, const Config& config);
+
+// --- tensors -----------------------------------------------------------------------------------------------------
+
+/// One tensor of an operator's interface.
+struct TensorRule {
+  std::string_view name;   ///< "u", "dweight"...
+  std::string_view shape;  ///< symbols of `Sizes`, blank separated: "batch seqlen dim"
+  bool always_fp32;        ///< else it has the Spec's dtype
+  bool output;
+  std::string_view field;  ///< the Spec field that must be on for the tensor to exist; empty: always
+};
+
+/// The tensors of an operator, inputs first. "batch seqlen dim" tensors are activations: any strides.
+[[nodiscard]] std::span<const TensorRule> tensor_rules(Operator op);
+
+/// Sizes that the shape symbols stand for. `history` is conv_width - 1. Unused ones stay 0.
+struct Sizes {
+  std::int64_t batch = 0, seqlen = 0, dim = 0, groups = 0, d_state = 0, conv_width = 0, history = 0, n_sequences = 0;
+  /// The size named by a shape symbol; throws std::invalid_argument for an unknown one.
+  std::int64_t& operator[](std::string_view symbol);
+  std::int64_t operator[](std::string_view symbol) const;
+};
+/// Splits "batch seqlen dim".
+[[nodiscard]] std::vector<std::string_view> shape_symbols(std::string_view shape);
+
+// --- launches ----------------------------------------------------------------------------------------------------
+
+/// One kernel launch of an operator: block is one-dimensional, grid.z is 1.
+struct KernelLaunch {
+  std::string entry;  ///< name of the __global__ function in the generated source
+  std::uint32_t grid_x = 1, grid_y = 1, block = 1;
+  std::uint32_t shared_bytes = 0;  ///< dynamic shared memory
+};
+
+/// The launches of one operator call, in order, and the scratch memory they share.
+struct Plan {
+  std::vector<KernelLaunch> launches;
+  std::int64_t workspace_bytes = 0;
+};
+
+/// What the plan depends on. `items` is the number of work items of the SequenceMap.
+struct Problem {
+  Sizes sizes;
+  std::int64_t items = 0;
+};
+[[nodiscard]] Plan plan(const Spec& spec, const Config& config, const Problem& problem);
+
+}  // namespace packjit

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <optional>
+
+#include "database/builtin_config.hpp"
+#include "generator/operators.hpp"
+#include "runtime/device.hpp"
+#include "runtime/sequence_map.hpp"
+#include "runtime/tensor.hpp"
+
+namespace packjit {
+
+/// A SequenceMap's copy in device memory. Must not outlive its Device.
+struct MappedSequences {
+  MappedSequences(Device& device, const SequenceMap& map);
+  std::int64_t batch, seqlen, n_sequences, items;
+  Buffer run_index, slot, item_list;
+};
+
+/// Reads the sizes off the tensors that are present and checks every shape and dtype against tensor_rules(spec.op).
+/// Inputs and outputs alike; a tensor that the Spec asks for must be there, one it does not know is refused.
+/// Throws std::invalid_argument naming the tensor, its shape or dtype, and what was expected.
+[[nodiscard]] Sizes bind_sizes(const Spec& spec, const TensorViews& tensors, const SequenceMap* map);
+
+/// Sets spec fields that follow from tensors: layout (from strides), groups. `vector` of the Config is reduced to what
+/// strides, sizes and base addresses allow.
+void specialise(Spec& spec, Config& config, const TensorViews& tensors);
+
+/// Runs one operator on tensors in device memory: checks, generates, compiles (or finds) and launches. Outputs are written
+/// completely, padding included. Does not wait. `module` replaces the generated kernel (hand-edited source).
+void run_operator(Device& device, const Spec& spec, const Config& config, const TensorViews& tensors,
+                  const MappedSequences& sequences, const Module* module = nullptr);
+
+/// One operator on tensors in host memory, for programs that read and write files and for checks.
+struct HostCall {
+  Spec spec;                        ///< dtype, sizes and layout fields are overwritten from the tensors
+  std::optional<Config> config;     ///< else the built-in default for the device
+  Layout layout = Layout::token_major;  ///< of the activations in `inputs` and of the outputs; strided: pitched copies
+  bool final_states = false;        ///< forward: also return final_states
+  std::optional<std::string> source;  ///< hand-edited kernel source
+};
+/// Spec fields are switched on by the tensors that are present (z, D, bias, delta_bias, initial_states, dfinal_states); softplus and
+/// activation are taken from call.spec. Copies in, runs on poisoned outputs, checks guard zones, copies out.
+/// Returns the outputs. Throws std::invalid_argument for bad tensors or boundaries, CheckFailed for a damaged guard zone.
+[[nodiscard]] HostTensors run_on_host_tensors(Device& device, const HostCall& call, const HostTensors& inputs,
+                                              const SequenceMap& map);
+
+}  // namespace packjit
