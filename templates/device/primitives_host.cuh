@@ -1,5 +1,6 @@
 // The primitives on a CPU: one fiber a thread. The program that loads this code owns the fibers and sets
-// `packjit_thread` whenever it switches to one.
+// `packjit_thread` whenever it switches to one. For each kernel NAME the generator adds packjit_enter_NAME(), which
+// calls it with the struct at `packjit_thread->argument`.
 typedef unsigned short uint16;
 typedef unsigned int uint32;
 typedef long long int64;
@@ -10,8 +11,9 @@ struct HostIndex {
 // What a kernel's thread can see and do. Layout shared with runtime/host/.
 struct HostThread {
   HostIndex thread, block, block_size, grid_size;
-  char* shared;                                              // dynamic shared memory of the block
-  void (*sync_block)(HostThread*);                           // returns once every thread of the block has called it
+  const void* argument;                                         // the kernel's parameter struct
+  char* shared;                                                 // dynamic shared memory of the block
+  void (*sync_block)(HostThread*);                              // returns once every thread of the block has called it
   unsigned (*exchange)(HostThread*, unsigned value, int lane);  // warp collective: the value given by another lane
 };
 extern "C" {
