@@ -6,16 +6,18 @@
 #include <algorithm>
 #include <charconv>
 #include <stdexcept>
+#include <string_view>
 
 #include "runtime/errors.hpp"
 
 namespace packjit {
 
 int arch_number(const std::string& arch) {
+  constexpr std::string_view kPrefix = "sm_";
+  const std::string_view digits = arch.starts_with(kPrefix) ? std::string_view(arch).substr(kPrefix.size()) : "";
   int number = 0;
-  const char* begin = arch.data() + 3;
-  const char* end = arch.data() + arch.size();
-  if (!arch.starts_with("sm_") || std::from_chars(begin, end, number).ptr != end || begin == end) {
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (error != std::errc() || end != digits.data() + digits.size() || number < 1) {
     throw std::invalid_argument(fmt::format("architecture '{}': expected the form sm_90", arch));
   }
   return number;
