@@ -1,3 +1,4 @@
+#pragma once
 // The primitives on a CPU: one fiber a thread. The program that loads this code owns the fibers and sets
 // `packjit_thread` whenever it switches to one. For each kernel NAME the generator adds packjit_enter_NAME(), which
 // calls it with the struct at `packjit_thread->argument`.
@@ -49,4 +50,11 @@ inline float fp16_to_float(uint16 x) {
   return float(h);
 }
 inline uint16 float_to_fp16(float x) { return __builtin_bit_cast(uint16, _Float16(x)); }
+#endif
+#if DTYPE == BF16 && CONVERT == NATIVE
+inline uint16 float_to_bf16(float x) {
+  uint32 bits = float_to_bits(x);
+  uint32 rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  return uint16(x == x ? rounded : 0x7fffu);
+}
 #endif
