@@ -89,15 +89,18 @@ class ImageWriter {
 };
 
 std::string table_of(const std::vector<OperatorReport>& reports) {
-  std::string text = fmt::format("{:<8} {:<32} {:>9} {:>7} {:>7} {:>8} {:>6} {:>9} {:>10} {:>8}\n", "arch", "kernel",
-                                 "registers", "local", "spilled", "shared", "block", "blocks/SM", "cubin", "seconds");
+  const auto row = [](const auto&... cells) {
+    std::string line = fmt::format("{:<8} {:<32} {:>9} {:>7} {:>7} {:>8} {:>6} {:>9} {:>10} {:>8}", cells...);
+    return line.erase(line.find_last_not_of(' ') + 1) + "\n";
+  };
+  std::string text =
+      row("arch", "kernel", "registers", "local", "spilled", "shared", "block", "blocks/SM", "cubin", "seconds");
   for (const OperatorReport& report : reports) {
     bool first = true;
     for (const KernelReport& kernel : report.kernels) {
       const std::int64_t spilled = kernel.spills ? kernel.spills->store_bytes + kernel.spills->load_bytes : 0;
-      text += fmt::format(
-          "{:<8} {:<32} {:>9} {:>7} {:>7} {:>8} {:>6} {:>9} {:>10} {:>8}\n", first ? report.arch : "",
-          kernel.image.name, kernel.image.registers, std::max(kernel.image.frame_bytes, kernel.image.stack_bytes),
+      text += row(
+          first ? report.arch : "", kernel.image.name, kernel.image.registers, std::max(kernel.image.frame_bytes, kernel.image.stack_bytes),
           kernel.spills ? fmt::format("{}", spilled) : "?", kernel.shared_bytes(), kernel.block,
           kernel.occupancy ? fmt::format("{}", kernel.occupancy->blocks) : "?",
           first ? fmt::format("{}", report.compiled.cubin.size()) : "",

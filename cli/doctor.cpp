@@ -66,6 +66,13 @@ Findings look_around() {
   return found;
 }
 
+// The lines of a list item, those after the first set in.
+std::string indented(const std::string& text) {
+  std::string result;
+  for (char c : text) result += c == '\n' ? std::string("\n  ") : std::string(1, c);
+  return result;
+}
+
 Json or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
 
 Json json_of(const Findings& found) {
@@ -154,7 +161,7 @@ std::string text_of(const Findings& found) {
   }
   if (problems.empty()) return text + "\nNothing is missing.\n";
   text += "\nWhat is missing, and what to do\n";
-  for (const std::string& problem : problems) text += fmt::format("- {}\n", problem);
+  for (const std::string& problem : problems) text += fmt::format("- {}\n", indented(problem));
   return text;
 }
 
