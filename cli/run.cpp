@@ -23,7 +23,7 @@
 #include "cli/safetensors_header.hpp"
 #include "cli/terminal.hpp"
 #include "database/builtin_config.hpp"
-#include "runtime/boundaries.hpp"
+#include "runtime/host/host_compiler.hpp"
 #include "runtime/operator_call.hpp"
 
 namespace packjit {
@@ -142,13 +142,24 @@ std::string json_report(const RunArguments& arguments, const RunInputs& inputs, 
 std::string text_report(const RunArguments& arguments, const RunInputs& inputs, const DeviceInfo& device,
                         const HostTensors& outputs, double seconds) {
   const Sizes& sizes = inputs.sizes;
-  std::string text = fmt::format("{} on {} ({}): {} x {} tokens, {} channels, {} sequences, {}; {:.2f} s with compiling\n",
-                                 arguments.op, device.name, device.arch, sizes.batch, sizes.seqlen, sizes.dim,
-                                 inputs.map.n_sequences, inputs.spec.values.text("dtype"), seconds);
+  std::string text =
+      fmt::format("{} on {} ({}): {} x {} tokens, {} channels, {} sequences, {}; {:.2f} s with compiling\n",
+                  arguments.op, device.name, device.arch, sizes.batch, sizes.seqlen, sizes.dim, inputs.map.n_sequences,
+                  inputs.spec.values.text("dtype"), seconds);
   for (const auto& [name, tensor] : outputs) {
     text += fmt::format("  {:<16} {:<6} {}\n", name, name_of(tensor.type), shape_text(tensor.shape));
   }
   return text + fmt::format("Written to {}.\n", arguments.out);
+}
+
+/// Source that the user gave and that does not compile is bad input; generated source that does not is a fault of ours.
+HostTensors run_call(Device& device, const HostCall& call, const RunInputs& inputs) {
+  try {
+    return run_on_host_tensors(device, call, inputs.tensors, inputs.map);
+  } catch (const host::HostCompileError& error) {
+    if (!call.source) throw;
+    throw std::invalid_argument(error.what());
+  }
 }
 
 void run_run(const RunArguments& arguments) {
@@ -171,7 +182,7 @@ void run_run(const RunArguments& arguments) {
   apply_settings(config, arguments.settings);
   const HostCall call{inputs.spec, config, layout, inputs.spec.values["final_states"] != 0, source};
   const auto start = std::chrono::steady_clock::now();
-  const HostTensors outputs = run_on_host_tensors(*device, call, inputs.tensors, inputs.map);
+  const HostTensors outputs = run_call(*device, call, inputs);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 
   file.write(std::string_view(serialize(outputs)));
@@ -185,14 +196,16 @@ void run_run(const RunArguments& arguments) {
 void register_run(CLI::App& app) {
   const auto arguments = std::make_shared<RunArguments>();
   CLI::App* command = app.add_subcommand("run", "Runs one operator on named tensors from a safetensors file");
-  command->add_option("OP", arguments->op, "conv1d_pack_fwd, conv1d_pack_bwd, ssm_pack_fwd or ssm_pack_bwd")->required();
+  command->add_option("OP", arguments->op, "conv1d_pack_fwd, conv1d_pack_bwd, ssm_pack_fwd or ssm_pack_bwd")
+      ->required();
   command->add_option("--in", arguments->in, "safetensors file with the inputs and boundaries")->required();
   command->add_option("--out", arguments->out, "safetensors file to write")->required();
   command->add_option("--device", arguments->device, "auto (a GPU where there is one), cuda or host")
       ->check(CLI::IsMember({"auto", "cuda", "host"}))
       ->capture_default_str();
-  command->add_option("--source", arguments->source,
-                      "hand-edited kernel source instead of the generated one; its --set values must be given here too");
+  command->add_option(
+      "--source", arguments->source,
+      "hand-edited kernel source instead of the generated one; its --set values must be given here too");
   command->add_flag("--rows", arguments->rows, "every row is one sequence");
   command->add_option("--layout", arguments->layout, "of activations: (batch, seqlen, dim) or (batch, dim, seqlen)")
       ->check(CLI::IsMember({"token-major", "channel-major"}))

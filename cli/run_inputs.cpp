@@ -87,7 +87,8 @@ class Selection {
     for (const std::string_view name : kBoundaryNames) check_supported(name, "I16, U16, I32 or I64");
     const Sizes& sizes = inputs_.sizes;
     try {
-      const Boundaries boundaries = boundaries_from_tensors(file_.tensors, rows_are_sequences, sizes.batch, sizes.seqlen);
+      const Boundaries boundaries =
+          boundaries_from_tensors(file_.tensors, rows_are_sequences, sizes.batch, sizes.seqlen);
       inputs_.map = build_sequence_map(boundaries, sizes.batch, sizes.seqlen);
     } catch (const std::invalid_argument& error) {
       fail(error.what());

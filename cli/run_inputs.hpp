@@ -23,8 +23,8 @@ struct RunInputs {
 /// Picks and checks the inputs. `options` holds the Spec fields that no tensor decides (softplus, activation, and
 /// final_states where it was asked for). With Layout::channel_major, activations are (batch, dim, seqlen) in the file.
 ///
-/// Throws std::invalid_argument naming the file and the tensor, with the shape or dtype found and the one expected, for a
-/// tensor that is missing or does not fit the others, and for boundaries that are missing, wrong or contradictory.
+/// Throws std::invalid_argument naming the file and the tensor, with the shape or dtype found and the one expected, for
+/// a tensor that is missing or does not fit the others, and for boundaries that are missing, wrong or contradictory.
 [[nodiscard]] RunInputs select_run_inputs(const Spec& options, Layout layout, bool rows_are_sequences,
                                           SafetensorsFile file, std::string_view file_name);
 

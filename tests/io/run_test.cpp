@@ -1,5 +1,5 @@
-// `packjit run` through the command-line library: known results by host execution, and every kind of bad input, each with
-// an output file that must stay as it was.
+// `packjit run` through the command-line library: known results by host execution, and every kind of bad input, each
+// with an output file that must stay as it was.
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
@@ -16,6 +16,7 @@
 #include "cli/commands.hpp"
 #include "cli/safetensors.hpp"
 #include "cli/terminal.hpp"
+#include "generator/generate.hpp"
 #include "runtime/errors.hpp"
 
 namespace packjit {
@@ -32,6 +33,10 @@ void write_bytes(const fs::path& path, const std::string& bytes) { std::ofstream
 
 HostTensor tensor(ElementType type, std::vector<std::int64_t> shape, std::vector<double> values) {
   return HostTensor::from_double(type, std::move(shape), values);
+}
+
+std::string config_setting(const Config& config, const std::string& name) {
+  return name + "=" + config.values.text(name);
 }
 
 /// One row: three tokens of one sequence and one token of padding; y[t] = x[t] + 10 x[t-1].
@@ -120,8 +125,7 @@ class RunCommand : public testing::Test {
 using Values = std::vector<double>;
 
 TEST_F(RunCommand, ConvolutionForward) {
-  const HostTensors out =
-      result_of("conv1d_pack_fwd", conv_inputs(), {"--activation", "none", "--final-states"});
+  const HostTensors out = result_of("conv1d_pack_fwd", conv_inputs(), {"--activation", "none", "--final-states"});
   EXPECT_EQ(out.at("out").to_double(), (Values{1, 12, 23, 0}));
   EXPECT_EQ(out.at("final_states").shape, (std::vector<std::int64_t>{1, 1, 1}));
   EXPECT_EQ(out.at("final_states").to_double(), (Values{3}));
@@ -131,8 +135,7 @@ TEST_F(RunCommand, ConvolutionForwardChannelMajor) {
   HostTensors inputs = conv_inputs();
   inputs["x"] = tensor(ElementType::fp32, {1, 2, 4}, {1, 2, 3, 4, 2, 4, 6, 8});
   inputs["weight"] = tensor(ElementType::fp32, {2, 2}, {10, 1, 10, 1});
-  const HostTensors out =
-      result_of("conv1d_pack_fwd", inputs, {"--activation", "none", "--layout", "channel-major"});
+  const HostTensors out = result_of("conv1d_pack_fwd", inputs, {"--activation", "none", "--layout", "channel-major"});
   EXPECT_EQ(out.at("out").shape, (std::vector<std::int64_t>{1, 2, 4}));
   EXPECT_EQ(out.at("out").to_double(), (Values{1, 12, 23, 0, 2, 24, 46, 0}));
   EXPECT_FALSE(out.contains("final_states"));
@@ -169,6 +172,36 @@ TEST_F(RunCommand, ScanForwardAndReport) {
   EXPECT_EQ(json.at("spec").at("softplus"), "off");
   EXPECT_EQ(json.at("outputs").at("out").at("dtype"), "fp32");
   EXPECT_EQ(json.at("ignored"), nlohmann::json({"something_else"}));
+}
+
+TEST_F(RunCommand, HandEditedSourceRunsInPlaceOfTheGeneratedOne) {
+  Spec spec(Operator::conv1d_pack_fwd);
+  spec.values.set_text("dtype", "fp32");
+  spec.values.set("conv_width", 2);
+  spec.values.set_text("activation", "none");
+  spec.values.set_text("bias", "off");
+  Config config(spec.op);
+  config.values.set("vector", 1);
+  std::string text = generate(spec, config, Target::host).text;
+  const fs::path source = folder_ / "edited.cu";
+  const std::vector<std::string> options = {"--activation", "none",
+                                            "--source",     source.string(),
+                                            "--set",        "vector=1",
+                                            "--set",        config_setting(config, "block"),
+                                            "--set",        config_setting(config, "tile_tokens")};
+  write_bytes(source, text);
+  EXPECT_EQ(result_of("conv1d_pack_fwd", conv_inputs(), options).at("out").to_double(), (Values{1, 12, 23, 0}));
+  fs::remove(out_);
+
+  write_bytes(source, text + "\n#error a mistake of the user\n");
+  write_bytes(out_, "old");
+  try {
+    (void)run(command("conv1d_pack_fwd", options));
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_NE(std::string(error.what()).find("a mistake of the user"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(contents_of(out_), "old");
 }
 
 TEST_F(RunCommand, RefusesTensorsThatAreMissing) {
