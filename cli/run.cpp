@@ -2,18 +2,13 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "cli/commands.hpp"
@@ -21,8 +16,9 @@
 #include "cli/run_inputs.hpp"
 #include "cli/safetensors.hpp"
 #include "cli/safetensors_header.hpp"
+#include "cli/source_file.hpp"
+#include "cli/spec_options.hpp"
 #include "cli/terminal.hpp"
-#include "database/builtin_config.hpp"
 #include "runtime/host/host_compiler.hpp"
 #include "runtime/operator_call.hpp"
 
@@ -43,7 +39,7 @@ struct RunArguments {
   bool no_softplus = false;
   bool final_states = false;
   bool json = false;
-  std::vector<std::string> settings;
+  SpecOptions config;  ///< --set
 };
 
 /// A Spec from the options that no tensor decides. An option that the operator does not have is an error.
@@ -62,27 +58,6 @@ Spec spec_of(const RunArguments& arguments) {
   if (arguments.no_softplus) spec.values.set("softplus", 0);
   spec.values.set("final_states", arguments.final_states ? 1 : 0);
   return spec;
-}
-
-void apply_settings(Config& config, const std::vector<std::string>& settings) {
-  for (const std::string& setting : settings) {
-    const std::size_t equals = setting.find('=');
-    if (equals == std::string::npos) {
-      throw std::invalid_argument(fmt::format("--set {}: expected key=value", quoted_name(setting)));
-    }
-    config.values.set_text(setting.substr(0, equals), setting.substr(equals + 1));
-  }
-}
-
-std::string read_source(const std::string& path) {
-  errno = 0;
-  std::ifstream stream(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(stream), {}};
-  if (!stream || !std::filesystem::is_regular_file(path)) {
-    throw std::invalid_argument(fmt::format("cannot read the kernel source {}: {}", path,
-                                            errno != 0 ? std::generic_category().message(errno) : "it is not a file"));
-  }
-  return text;
 }
 
 void warn_of_ignored(const RunInputs& inputs, const RunArguments& arguments) {
@@ -164,12 +139,10 @@ HostTensors run_call(Device& device, const HostCall& call, const RunInputs& inpu
 
 void run_run(const RunArguments& arguments) {
   const Spec options = spec_of(arguments);
-  Config config(options.op);
-  apply_settings(config, arguments.settings);  // wrong keys are found before anything is read
   const bool channel_major = arguments.layout == "channel-major";
   const Layout layout = channel_major ? Layout::channel_major : Layout::token_major;
   std::optional<std::string> source;
-  if (!arguments.source.empty()) source = read_source(arguments.source);
+  if (!arguments.source.empty()) source = read_source_file(arguments.source);
 
   const RunInputs inputs =
       select_run_inputs(options, layout, arguments.rows, read_safetensors(arguments.in), arguments.in);
@@ -178,8 +151,7 @@ void run_run(const RunArguments& arguments) {
   OutputFile file(arguments.out);
 
   const std::unique_ptr<Device> device = open_device(arguments.device);
-  config = builtin_config(inputs.spec, device->info().arch);
-  apply_settings(config, arguments.settings);
+  const Config config = arguments.config.config(inputs.spec, device->info().arch);
   const HostCall call{inputs.spec, config, layout, inputs.spec.values["final_states"] != 0, source};
   const auto start = std::chrono::steady_clock::now();
   const HostTensors outputs = run_call(*device, call, inputs);
@@ -215,8 +187,7 @@ void register_run(CLI::App& app) {
   command->add_flag("--no-softplus", arguments->no_softplus, "ssm_pack: dt = delta + delta_bias as it is");
   command->add_flag("--final-states", arguments->final_states,
                     "forward: write final_states too (done anyway where initial_states is given)");
-  command->add_option("--set", arguments->settings, "a Config field, key=value; may be repeated")
-      ->allow_extra_args(false);  // a value each, so that OP may follow
+  arguments->config.add_config(*command);
   command->add_flag("--json", arguments->json, "report as JSON");
   command->callback([arguments] { run_run(*arguments); });
 }

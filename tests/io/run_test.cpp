@@ -326,7 +326,7 @@ TEST_F(RunCommand, RefusesOptionsOutOfRange) {
   expect_refused(command("conv1d_pack_fwd", {"--activation", "gelu"}), "gelu");
   expect_refused({"conv1d_pack_fwd", "--in", in_.string(), "--out", out_.string(), "--device", "tpu"}, "tpu");
   expect_refused({"conv1d_pack_fwd", "--in", in_.string()}, "--out");
-  expect_refused(command("conv1d_pack_fwd", {"--set", "block"}), "--set \"block\": expected key=value");
+  expect_refused(command("conv1d_pack_fwd", {"--set", "block"}), "--set 'block': expected key=value");
   expect_refused(command("conv1d_pack_fwd", {"--set", "blocks=32"}), "there is no field 'blocks' here");
   expect_refused(command("conv1d_pack_fwd", {"--set", "block=7"}), "block = 7 is out of range");
   expect_refused(command("conv1d_pack_fwd", {"--set", "block=1e2"}), "block = '1e2' is not understood");
