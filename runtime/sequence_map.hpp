@@ -1,8 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/device.hpp"
@@ -11,13 +11,25 @@
 namespace packjit {
 
 /// Where sequences begin and end, in one of the four forms that callers have. Values are given as int64 whatever
-/// their width in memory was; `saturation` is the largest position a 16-bit form can hold (0: none).
-/// Errors are std::invalid_argument naming the row, the token, what was found and what the rule is.
+/// their width in memory was. runtime/boundaries.hpp makes them from tensors.
+///
+/// - position_indices (batch, seqlen): a run is positions that rise by 1. The first real token of a row may have a position
+///   above 0 (it continues an earlier sequence); every other run starts at 0.
+/// - seq_idx (batch, seqlen): a run is equal values side by side. The value is only a label and may come again.
+/// - cu_seqlens (n_sequences + 1): sequence i is the flattened tokens [values[i], values[i + 1]). Starts at 0, does not
+///   decrease, ends at batch * seqlen, has an offset at every row start. Equal offsets are an empty sequence with a slot
+///   of its own. No padding: a padded tail is a sequence.
+/// - rows: every row is one sequence.
+///
+/// In the first two forms any negative value is a padding token, which ends a run. Runs never cross rows.
 struct Boundaries {
   enum class Form { position_indices, seq_idx, cu_seqlens, rows } form = Form::rows;
   std::vector<std::int64_t> values;  ///< (batch, seqlen) row-major; offsets for cu_seqlens; empty for rows
+  /// The position at which position_indices stop rising because their width holds no more (0: none): in a run, it is
+  /// followed by itself, and a larger one is refused.
   std::int64_t saturation = 0;
 };
+[[nodiscard]] std::string_view name_of(Boundaries::Form form);  ///< "position_indices"
 
 /// The boundaries of one batch in the one form that kernels read. Built once, shared by every layer.
 /// A plain value on the host; `MappedSequences` is its copy on a device.
@@ -31,7 +43,11 @@ struct SequenceMap {
   friend bool operator==(const SequenceMap&, const SequenceMap&);
 };
 
-/// Turns boundaries into a map, or throws std::invalid_argument when they break the rules of docs/design.md.
+/// Turns boundaries into a map. Every token lies in exactly one item; empty sequences are items of length 0, at their
+/// offset (behind the last token: in the last row, start == seqlen).
+///
+/// Throws std::invalid_argument when the boundaries break the rules above, naming the row and token (or the offset), what
+/// was found and what was expected, and for sizes below 1 or beyond 32 bits.
 [[nodiscard]] SequenceMap build_sequence_map(const Boundaries& boundaries, std::int64_t batch, std::int64_t seqlen);
 
 }  // namespace packjit

@@ -20,23 +20,30 @@ enum class ElementType { fp32, fp16, bf16, fp64, int16, uint16, int32, int64 };
 /// Throws std::invalid_argument naming the type found, for anything that is not fp32, fp16 or bf16.
 [[nodiscard]] Dtype dtype_of(ElementType type);
 
-/// A dense row-major tensor in host memory.
+/// The number of elements of a shape: 1 for a scalar's (). Throws std::invalid_argument for a negative size or for more
+/// elements than 63 bits count.
+[[nodiscard]] std::int64_t count_of(const std::vector<std::int64_t>& shape);
+
+/// A dense row-major tensor in host memory, elements in the machine's byte order. A plain value; concurrent reads are safe.
+///
+/// The conversions throw std::invalid_argument where `bytes` does not hold as many elements as `shape` says.
 struct HostTensor {
   ElementType type = ElementType::fp32;
   std::vector<std::int64_t> shape;
   std::vector<std::byte> bytes;  ///< product(shape) * size_of(type)
 
   [[nodiscard]] std::int64_t count() const;  ///< elements
-  [[nodiscard]] std::vector<double> to_double() const;
+  [[nodiscard]] std::vector<double> to_double() const;  ///< exact, except that an int64 beyond 2^53 rounds
   /// Integer types only; throws std::invalid_argument naming the type otherwise.
   [[nodiscard]] std::vector<std::int64_t> to_int64() const;
-  /// Rounds to nearest even. For integer types the values must be representable.
+  /// Rounds once, to nearest even: subnormals are kept, what rounds above the largest finite value is infinity, NaN stays
+  /// NaN. For integer types the values must be integers in range; throws std::invalid_argument naming the element otherwise.
   [[nodiscard]] static HostTensor from_double(ElementType type, std::vector<std::int64_t> shape,
                                               const std::vector<double>& values);
   [[nodiscard]] static HostTensor zeros(ElementType type, std::vector<std::int64_t> shape);
 };
 using HostTensors = std::map<std::string, HostTensor, std::less<>>;
-/// "(2, 16, 64)"
+/// "(2, 16, 64)"; "(16)" and "()" for fewer dimensions.
 [[nodiscard]] std::string shape_text(const std::vector<std::int64_t>& shape);
 
 /// A tensor in device memory. Does not own it. Strides in elements, any value, 0 and negative included; strides of

@@ -1,0 +1,234 @@
+#include "runtime/sequence_map.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace packjit {
+
+std::string_view name_of(Boundaries::Form form) {
+  switch (form) {
+    case Boundaries::Form::position_indices: return "position_indices";
+    case Boundaries::Form::seq_idx: return "seq_idx";
+    case Boundaries::Form::cu_seqlens: return "cu_seqlens";
+    case Boundaries::Form::rows: return "rows";
+  }
+  throw std::invalid_argument(fmt::format("no form of boundaries has the value {}", static_cast<int>(form)));
+}
+
+namespace {
+
+constexpr std::int64_t kPadding = -1;  ///< any negative value is padding; written as -1 once normalised
+
+/// Appends runs and padding in row-major order, numbering slots as they come.
+class MapBuilder {
+ public:
+  MapBuilder(std::int64_t batch, std::int64_t seqlen) {
+    map_.batch = batch;
+    map_.seqlen = seqlen;
+    map_.run_index.assign(static_cast<std::size_t>(batch * seqlen), -1);
+    map_.slot.assign(static_cast<std::size_t>(batch * seqlen), -1);
+  }
+
+  void add_padding(std::int64_t row, std::int64_t start, std::int64_t length) { add_item(row, start, length, -1); }
+
+  void add_run(std::int64_t row, std::int64_t start, std::int64_t length) {
+    if (map_.n_sequences == std::numeric_limits<std::int32_t>::max()) {
+      throw std::invalid_argument(
+          fmt::format("a batch has more than {} sequences; split it", std::numeric_limits<std::int32_t>::max()));
+    }
+    const auto slot = static_cast<std::int32_t>(map_.n_sequences++);
+    add_item(row, start, length, slot);
+    map_.max_seqlen = std::max(map_.max_seqlen, length);
+    const auto first = static_cast<std::size_t>(row * map_.seqlen + start);
+    for (std::int64_t i = 0; i < length; ++i) {
+      map_.run_index[first + static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i);
+      map_.slot[first + static_cast<std::size_t>(i)] = slot;
+    }
+  }
+
+  SequenceMap finish() {
+    // Items were added in order of their first token, so a stable sort keeps that order (and that of empty sequences
+    // with the same first token) among equal lengths.
+    std::stable_sort(map_.items.begin(), map_.items.end(),
+                     [](const SequenceItem& a, const SequenceItem& b) { return a.length > b.length; });
+    return std::move(map_);
+  }
+
+ private:
+  void add_item(std::int64_t row, std::int64_t start, std::int64_t length, std::int32_t slot) {
+    map_.items.push_back({static_cast<int>(row), static_cast<int>(start), static_cast<int>(length), slot});
+  }
+  SequenceMap map_;
+};
+
+/// Splits a row into stretches of equal run marks; `starts[t]` says that a run or a stretch of padding begins at t.
+void add_row(MapBuilder& builder, std::int64_t row, const std::vector<bool>& starts,
+             const std::vector<bool>& padding) {
+  const auto seqlen = static_cast<std::int64_t>(starts.size());
+  std::int64_t start = 0;
+  for (std::int64_t t = 1; t <= seqlen; ++t) {
+    if (t < seqlen && !starts[static_cast<std::size_t>(t)]) continue;
+    if (padding[static_cast<std::size_t>(start)]) {
+      builder.add_padding(row, start, t - start);
+    } else {
+      builder.add_run(row, start, t - start);
+    }
+    start = t;
+  }
+}
+
+void check_value_count(const Boundaries& boundaries, std::int64_t batch, std::int64_t seqlen) {
+  const std::int64_t expected = batch * seqlen;
+  if (static_cast<std::int64_t>(boundaries.values.size()) != expected) {
+    throw std::invalid_argument(fmt::format("{} has {} values; expected {} (batch {} x seqlen {})",
+                                            name_of(boundaries.form), boundaries.values.size(), expected, batch,
+                                            seqlen));
+  }
+}
+
+/// Whether a token at `position` carries on the run whose last token was at `previous` (both >= 0).
+bool continues(std::int64_t previous, std::int64_t position, std::int64_t saturation) {
+  if (saturation > 0 && previous == saturation) return position == saturation;
+  return position - 1 == previous;
+}
+
+/// What may follow a token, in words; `previous` is empty where no token of a run came before.
+std::string expected_positions(std::int64_t previous, std::int64_t saturation) {
+  if (previous == kPadding) return "0 (a sequence that starts after padding cannot continue an earlier one) or padding";
+  const bool saturated = saturation > 0 && previous == saturation;
+  return fmt::format("{} (the run goes on), 0 (a new sequence) or a negative value (padding)",
+                     saturated ? fmt::format("{}", saturation) : fmt::format("{}", std::uint64_t(previous) + 1));
+}
+
+void add_positions(MapBuilder& builder, const Boundaries& boundaries, std::int64_t batch, std::int64_t seqlen) {
+  const auto width = static_cast<std::size_t>(seqlen);
+  std::vector<bool> starts(width);
+  std::vector<bool> padding(width);
+  for (std::int64_t row = 0; row < batch; ++row) {
+    const std::int64_t* positions = boundaries.values.data() + row * seqlen;
+    std::int64_t previous = kPadding;
+    bool first_real = true;
+    for (std::size_t t = 0; t < width; ++t) {
+      const std::int64_t position = std::max(positions[t], kPadding);
+      if (boundaries.saturation > 0 && position > boundaries.saturation) {
+        throw std::invalid_argument(
+            fmt::format("position_indices: row {}, token {} has position {}, which is above {}, where positions of this "
+                        "width saturate",
+                        row, t, position, boundaries.saturation));
+      }
+      padding[t] = position < 0;
+      if (padding[t]) {
+        starts[t] = previous >= 0;
+      } else {
+        const bool goes_on = previous >= 0 && continues(previous, position, boundaries.saturation);
+        if (position > 0 && !goes_on && !first_real) {
+          throw std::invalid_argument(fmt::format("position_indices: row {}, token {} has position {}; expected {}", row, t,
+                                                  position, expected_positions(previous, boundaries.saturation)));
+        }
+        starts[t] = !goes_on;
+        first_real = false;
+      }
+      previous = position;
+    }
+    add_row(builder, row, starts, padding);
+  }
+}
+
+void add_labels(MapBuilder& builder, const Boundaries& boundaries, std::int64_t batch, std::int64_t seqlen) {
+  const auto width = static_cast<std::size_t>(seqlen);
+  std::vector<bool> starts(width);
+  std::vector<bool> padding(width);
+  for (std::int64_t row = 0; row < batch; ++row) {
+    const std::int64_t* labels = boundaries.values.data() + row * seqlen;
+    std::int64_t previous = kPadding;
+    for (std::size_t t = 0; t < width; ++t) {
+      const std::int64_t label = std::max(labels[t], kPadding);
+      padding[t] = label < 0;
+      starts[t] = label != previous;
+      previous = label;
+    }
+    add_row(builder, row, starts, padding);
+  }
+}
+
+void add_offsets(MapBuilder& builder, const Boundaries& boundaries, std::int64_t batch, std::int64_t seqlen) {
+  const std::vector<std::int64_t>& offsets = boundaries.values;
+  const std::int64_t tokens = batch * seqlen;
+  if (offsets.size() < 2) {
+    throw std::invalid_argument(fmt::format(
+        "cu_seqlens has {} offsets; expected at least 2, from 0 to the token count {}", offsets.size(), tokens));
+  }
+  if (offsets.front() != 0) {
+    throw std::invalid_argument(fmt::format("cu_seqlens[0] is {}; expected 0", offsets.front()));
+  }
+  if (offsets.back() != tokens) {
+    throw std::invalid_argument(fmt::format("cu_seqlens[{}], the last offset, is {}; expected the token count {} "
+                                            "(batch {} x seqlen {})",
+                                            offsets.size() - 1, offsets.back(), tokens, batch, seqlen));
+  }
+  for (std::size_t i = 1; i < offsets.size(); ++i) {
+    const std::int64_t begin = offsets[i - 1];
+    const std::int64_t end = offsets[i];
+    if (end < begin) {
+      throw std::invalid_argument(fmt::format("cu_seqlens[{}] is {}, below cu_seqlens[{}], which is {}; expected offsets "
+                                              "that do not decrease",
+                                              i, end, i - 1, begin));
+    }
+    if (end > tokens) {
+      throw std::invalid_argument(
+          fmt::format("cu_seqlens[{}] is {}, beyond the token count {} (batch {} x seqlen {})", i, end, tokens, batch,
+                      seqlen));
+    }
+    // An empty sequence behind the last token stays in the last row, at its end.
+    const std::int64_t row = std::min(begin / seqlen, batch - 1);
+    const std::int64_t start = begin - row * seqlen;
+    if (start + (end - begin) > seqlen) {
+      throw std::invalid_argument(fmt::format("cu_seqlens: the sequence from {} to {} crosses the start of row {}, at {}; "
+                                              "expected an offset at every row start",
+                                              begin, end, row + 1, (row + 1) * seqlen));
+    }
+    builder.add_run(row, start, end - begin);
+  }
+}
+
+}  // namespace
+
+bool operator==(const SequenceMap& a, const SequenceMap& b) {
+  const auto same_item = [](const SequenceItem& x, const SequenceItem& y) {
+    return std::tie(x.row, x.start, x.length, x.slot) == std::tie(y.row, y.start, y.length, y.slot);
+  };
+  return a.batch == b.batch && a.seqlen == b.seqlen && a.n_sequences == b.n_sequences &&
+         a.max_seqlen == b.max_seqlen && a.run_index == b.run_index && a.slot == b.slot &&
+         std::equal(a.items.begin(), a.items.end(), b.items.begin(), b.items.end(), same_item);
+}
+
+SequenceMap build_sequence_map(const Boundaries& boundaries, std::int64_t batch, std::int64_t seqlen) {
+  // Kernels index rows, tokens of a row and slots with 32 bits; offsets into tensors have 64.
+  constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max();
+  if (batch < 1 || batch > kLargest || seqlen < 1 || seqlen > kLargest) {
+    throw std::invalid_argument(fmt::format(
+        "boundaries of a batch of {} rows of {} tokens; expected 1 to {} rows of 1 to {} tokens", batch, seqlen, kLargest,
+        kLargest));
+  }
+  using Form = Boundaries::Form;
+  const bool value_a_token = boundaries.form == Form::position_indices || boundaries.form == Form::seq_idx;
+  if (value_a_token) check_value_count(boundaries, batch, seqlen);
+
+  MapBuilder builder(batch, seqlen);
+  switch (boundaries.form) {
+    case Form::position_indices: add_positions(builder, boundaries, batch, seqlen); break;
+    case Form::seq_idx: add_labels(builder, boundaries, batch, seqlen); break;
+    case Form::cu_seqlens: add_offsets(builder, boundaries, batch, seqlen); break;
+    case Form::rows:
+      for (std::int64_t row = 0; row < batch; ++row) builder.add_run(row, 0, seqlen);
+      break;
+  }
+  return builder.finish();
+}
+
+}  // namespace packjit
