@@ -5,11 +5,16 @@
 
 /// The operators of packed Mamba in plain fp64, one sequence at a time, written from the formulas of docs/design.md.
 /// Shares no code with the kernels. All arrays are dense, row-major, in the shape given; empty means absent.
+///
+/// Sizes are at least 1, except that a length may be 0: such a run has no outputs, and its final state is its initial
+/// state. Every function throws std::invalid_argument, naming the array, where a size does not fit. All are pure and
+/// safe to call from any thread.
 namespace packjit::oracle {
 
 using Array = std::vector<double>;
 
-/// One sequence's convolution, length L, dim D, width W. y = act(bias + sum_k weight[W-1-k] * x[t-k]).
+/// One sequence's convolution, length L, dim D, width W. y[t] = act(bias + sum over k of weight[W-1-k] * x[t-k]); for
+/// k > t the tap reads column W-1-(k-t) of the initial state.
 struct ConvInput {
   std::int64_t length = 0, dim = 0, width = 0;
   bool silu = true;
@@ -20,16 +25,21 @@ struct ConvInput {
 };
 struct ConvOutput {
   Array out;           ///< (L, D)
-  Array final_states;  ///< (D, W-1)
+  Array final_states;  ///< (D, W-1), the last W-1 inputs, oldest first, reaching into the initial state if L < W-1
 };
 struct ConvGradient {
-  Array dx, dweight, dbias, dinitial_states;
+  Array dx;               ///< (L, D)
+  Array dweight;          ///< (D, W)
+  Array dbias;            ///< (D)
+  Array dinitial_states;  ///< (D, W-1)
 };
 [[nodiscard]] ConvOutput conv_forward(const ConvInput& in);
 /// dout (L, D); dfinal_states (D, W-1) or empty for zeros. dbias, dinitial_states are filled whether or not given.
 [[nodiscard]] ConvGradient conv_backward(const ConvInput& in, const Array& dout, const Array& dfinal_states);
 
 /// One sequence's selective scan, length L, dim D, d_state N, groups G (channel d uses group d / (D / G)).
+/// dt = softplus(delta + delta_bias), linear above 20; h[t] = exp(dt*A) * h[t-1] + dt*B*u;
+/// y = sum over n of C*h + D*u; out = y * silu(z).
 struct ScanInput {
   std::int64_t length = 0, dim = 0, d_state = 0, groups = 1;
   bool softplus = true;
@@ -44,12 +54,21 @@ struct ScanInput {
 struct ScanOutput {
   Array out;           ///< (L, D)
   Array final_states;  ///< (D, N)
-  double mean_dt_A_slowest = 0;  ///< the largest (least negative) mean over t of dt*A over all (channel, state)
+  /// The largest (least negative) mean over t of dt*A over all (channel, state): the slowest state's decay a token, for
+  /// the fp32 bound of docs/design.md section 2. 0 where the length is 0 or no mean is a number.
+  double mean_dt_A_slowest = 0;
 };
 struct ScanGradient {
-  Array du, ddelta, dA, dB, dC, dD, dz, ddelta_bias, dinitial_states;
+  Array du, ddelta;       ///< (L, D)
+  Array dA;               ///< (D, N)
+  Array dB, dC;           ///< (L, G, N)
+  Array dD;               ///< (D); empty where D is absent
+  Array dz;               ///< (L, D); empty where z is absent
+  Array ddelta_bias;      ///< (D); empty where delta_bias is absent
+  Array dinitial_states;  ///< (D, N), filled whether or not initial_states is given
 };
 [[nodiscard]] ScanOutput scan_forward(const ScanInput& in);
+/// dout (L, D); dfinal_states (D, N) or empty for zeros.
 [[nodiscard]] ScanGradient scan_backward(const ScanInput& in, const Array& dout, const Array& dfinal_states);
 
 }  // namespace packjit::oracle
