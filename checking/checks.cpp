@@ -139,24 +139,24 @@ Config second_config(const Case& check_case, const std::string& arch) {
   return config;
 }
 
-Run first_run(Device& device, const Case& check_case) {
-  Run run{check_case, make_inputs(check_case), {}};
+CaseRun first_run(Device& device, const Case& check_case) {
+  CaseRun run{check_case, make_inputs(check_case), {}};
   run.outputs = run_case(device, check_case, run.inputs);
   return run;
 }
 
-std::vector<Result> check_against_oracle(const Run& run, const Reference& reference) {
+std::vector<Result> check_against_oracle(const CaseRun& run, const Reference& reference) {
   return compare_with_reference(CheckKind::oracle, run.check_case, run.outputs, reference);
 }
 
-std::vector<Result> check_second_config(Device& device, const Run& run, const Reference& reference) {
+std::vector<Result> check_second_config(Device& device, const CaseRun& run, const Reference& reference) {
   const Config config = second_config(run.check_case, device.info().arch);
   return labelled(compare_with_reference(CheckKind::second_config, run.check_case,
                                          run_case(device, run.check_case, run.inputs, config), reference),
                   config.values.text());
 }
 
-std::vector<Result> check_against_padded(Device& device, const Run& run, double reduction) {
+std::vector<Result> check_against_padded(Device& device, const CaseRun& run, double reduction) {
   std::vector<std::vector<Piece>> rows;
   const std::vector<Sequence> sequences = sequences_of(run.check_case);
   for (std::size_t slot = 0; slot < sequences.size(); ++slot) rows.push_back({{slot, 0, sequences[slot].length}});
@@ -170,7 +170,7 @@ std::vector<Result> check_against_padded(Device& device, const Run& run, double 
   return compare_with_reference(CheckKind::padded, run.check_case, run.outputs, reference);
 }
 
-std::vector<Result> check_cut(Device& device, const Run& run, const Reference& reference) {
+std::vector<Result> check_cut(Device& device, const CaseRun& run, const Reference& reference) {
   const Case& whole = run.check_case;
   std::optional<Halves> halves = cut(whole);
   if (!halves) return {};
@@ -210,34 +210,38 @@ std::vector<Result> check_cut(Device& device, const Run& run, const Reference& r
   return compare_with_reference(CheckKind::cut, whole, outputs, reference);
 }
 
-std::vector<Result> check_isolation(Device& device, const Run& run) {
+std::vector<Result> check_isolation_of(Device& device, const CaseRun& run, std::size_t victim) {
+  const Case& c = run.check_case;
+  Case other = c;
+  other.seed = c.seed + 1000;
+  const HostTensors other_inputs = make_inputs(other);
+  HostTensors changed = run.inputs;
+  change_sequence(c, victim, changed, [&](const std::string& name, HostTensor& tensor, Slice slice) {
+    const std::size_t width = size_of(tensor.type);
+    if (slice.count == 0) return;
+    std::memcpy(tensor.bytes.data() + slice.first * width, other_inputs.at(name).bytes.data() + slice.first * width,
+                slice.count * width);
+  });
+  const auto compare = [&](const std::string& label) {
+    return labelled(compare_bits(CheckKind::isolation, c, run.outputs, run_case(device, c, changed), victim), label);
+  };
+  std::vector<Result> results = compare("other values");
+  const std::pair<double, const char*> poisons[] = {{std::numeric_limits<double>::quiet_NaN(), "NaN"},
+                                                    {std::numeric_limits<double>::infinity(), "infinity"}};
+  for (const auto& poison : poisons) {
+    change_sequence(c, victim, changed, [&](const std::string&, HostTensor& tensor, Slice slice) {
+      fill(tensor, slice, poison.first);
+    });
+    results = joined(std::move(results), compare(poison.second));
+  }
+  return results;
+}
+
+std::vector<Result> check_isolation(Device& device, const CaseRun& run) {
   const Case& c = run.check_case;
   const std::size_t count = sequences_of(c).size();
   std::vector<Result> results;
-  if (count > 1) {
-    const std::size_t victim = count / 2;
-    Case other = c;
-    other.seed = c.seed + 1000;
-    const HostTensors other_inputs = make_inputs(other);
-    HostTensors changed = run.inputs;
-    change_sequence(c, victim, changed, [&](const std::string& name, HostTensor& tensor, Slice slice) {
-      const std::size_t width = size_of(tensor.type);
-      if (slice.count == 0) return;
-      std::memcpy(tensor.bytes.data() + slice.first * width, other_inputs.at(name).bytes.data() + slice.first * width,
-                  slice.count * width);
-    });
-    const auto compare = [&](const std::string& label) {
-      return labelled(compare_bits(CheckKind::isolation, c, run.outputs, run_case(device, c, changed), victim), label);
-    };
-    results = compare("other values");
-    const std::pair<double, const char*> poisons[] = {{std::numeric_limits<double>::quiet_NaN(), "NaN"},
-                                                      {std::numeric_limits<double>::infinity(), "infinity"}};
-    for (const auto& [value, label] : poisons) {
-      const double poison = value;
-      change_sequence(c, victim, changed, [&](const std::string&, HostTensor& tensor, Slice slice) { fill(tensor, slice, poison); });
-      results = joined(std::move(results), compare(label));
-    }
-  }
+  if (count > 1) results = check_isolation_of(device, run, count / 2);
   if (has_padding(c)) {
     HostTensors changed = run.inputs;
     fill_padding(c, changed, std::numeric_limits<double>::quiet_NaN());
@@ -248,11 +252,11 @@ std::vector<Result> check_isolation(Device& device, const Run& run) {
   return results;
 }
 
-std::vector<Result> check_repeat(Device& device, const Run& run) {
+std::vector<Result> check_repeat(Device& device, const CaseRun& run) {
   return compare_bits(CheckKind::repeat, run.check_case, run.outputs, run_case(device, run.check_case, run.inputs));
 }
 
-std::vector<Result> check_boundary_forms(Device& device, const Run& run) {
+std::vector<Result> check_boundary_forms(Device& device, const CaseRun& run) {
   using Form = Boundaries::Form;
   std::vector<Result> results;
   const std::pair<Form, const char*> forms[] = {
@@ -266,7 +270,7 @@ std::vector<Result> check_boundary_forms(Device& device, const Run& run) {
   return results;
 }
 
-std::vector<Result> check_thread_orders(std::span<Device* const> devices, const Run& run) {
+std::vector<Result> check_thread_orders(std::span<Device* const> devices, const CaseRun& run) {
   std::vector<Result> results;
   for (std::size_t i = 0; i < devices.size(); ++i) {
     results = joined(std::move(results), labelled(compare_bits(CheckKind::thread_order, run.check_case, run.outputs,

@@ -22,25 +22,27 @@ namespace packjit::checking {
 [[nodiscard]] Config second_config(const Case& check_case, const std::string& arch);
 
 /// A case with what several checks share: its inputs and its first outputs.
-struct Run {
+struct CaseRun {
   Case check_case;
   HostTensors inputs;
   HostTensors outputs;
 };
-[[nodiscard]] Run first_run(Device& device, const Case& check_case);
+[[nodiscard]] CaseRun first_run(Device& device, const Case& check_case);
 
-[[nodiscard]] std::vector<Result> check_against_oracle(const Run& run, const Reference& reference);
-[[nodiscard]] std::vector<Result> check_second_config(Device& device, const Run& run, const Reference& reference);
+[[nodiscard]] std::vector<Result> check_against_oracle(const CaseRun& run, const Reference& reference);
+[[nodiscard]] std::vector<Result> check_second_config(Device& device, const CaseRun& run, const Reference& reference);
 /// Each sequence alone in its own padded row; the padded run is the reference.
-[[nodiscard]] std::vector<Result> check_against_padded(Device& device, const Run& run, double reduction);
+[[nodiscard]] std::vector<Result> check_against_padded(Device& device, const CaseRun& run, double reduction);
 /// Every sequence of two tokens or more is cut where the seed says; states and their gradients are handed over.
 /// The reference is that of the uncut case.
-[[nodiscard]] std::vector<Result> check_cut(Device& device, const Run& run, const Reference& reference);
+[[nodiscard]] std::vector<Result> check_cut(Device& device, const CaseRun& run, const Reference& reference);
 /// Changes all values of one sequence to others, to NaN and to infinity, and all padding to NaN.
-[[nodiscard]] std::vector<Result> check_isolation(Device& device, const Run& run);
-[[nodiscard]] std::vector<Result> check_repeat(Device& device, const Run& run);
-[[nodiscard]] std::vector<Result> check_boundary_forms(Device& device, const Run& run);
+[[nodiscard]] std::vector<Result> check_isolation(Device& device, const CaseRun& run);
+/// The same for a sequence of the caller's choice; padding is left alone. Needs two sequences or more.
+[[nodiscard]] std::vector<Result> check_isolation_of(Device& device, const CaseRun& run, std::size_t victim);
+[[nodiscard]] std::vector<Result> check_repeat(Device& device, const CaseRun& run);
+[[nodiscard]] std::vector<Result> check_boundary_forms(Device& device, const CaseRun& run);
 /// The same bits on other devices: host execution under other orders.
-[[nodiscard]] std::vector<Result> check_thread_orders(std::span<Device* const> devices, const Run& run);
+[[nodiscard]] std::vector<Result> check_thread_orders(std::span<Device* const> devices, const CaseRun& run);
 
 }  // namespace packjit::checking

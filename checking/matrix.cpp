@@ -196,7 +196,7 @@ std::vector<PlannedCase> default_matrix(const std::string& arch, Coverage covera
 }
 
 std::vector<Result> run_plan(Device& device, std::span<Device* const> orders, const PlannedCase& plan) {
-  const Run run = first_run(device, plan.check_case);
+  const CaseRun run = first_run(device, plan.check_case);
   const Reference reference = compute_reference(run.check_case, run.inputs);
   std::vector<Result> results;
   for (const CheckKind kind : plan.checks) {
