@@ -2,6 +2,11 @@
 option(PACKJIT_TESTS "Build the tests" ON)
 option(PACKJIT_WERROR "Treat warnings as errors" OFF)
 set(PACKJIT_SANITIZE "" CACHE STRING "Sanitizers for all code, generated host code included: address,undefined or thread")
+set_property(CACHE PACKJIT_SANITIZE PROPERTY STRINGS "" "address,undefined" "thread")
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Kind of build" FORCE)
+endif()
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -13,8 +18,14 @@ add_library(packjit_options INTERFACE)
 target_include_directories(packjit_options INTERFACE "${CMAKE_SOURCE_DIR}")
 target_compile_options(packjit_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-unknown-pragmas
   $<$<BOOL:${PACKJIT_WERROR}>:-Werror>)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # False alarm of GCC 12 on `"text" + std::string()`, GCC bug 105651.
+  target_compile_options(packjit_options INTERFACE -Wno-restrict)
+endif()
 if(PACKJIT_SANITIZE)
-  target_compile_options(packjit_options INTERFACE -fsanitize=${PACKJIT_SANITIZE} -fno-omit-frame-pointer -g)
+  # A report must fail the test that caused it, so nothing is recoverable.
+  target_compile_options(packjit_options INTERFACE -fsanitize=${PACKJIT_SANITIZE} -fno-sanitize-recover=all
+    -fno-omit-frame-pointer -g)
   target_link_options(packjit_options INTERFACE -fsanitize=${PACKJIT_SANITIZE})
   target_compile_definitions(packjit_options INTERFACE PACKJIT_SANITIZE="${PACKJIT_SANITIZE}")
 endif()

@@ -18,9 +18,6 @@ struct Field {
   std::string_view meaning;  ///< one line of help
 };
 
-/// The labels of a field that is switched on or off.
-extern const std::span<const std::string_view> kOffOn;
-
 /// One value for each field of a table, always complete and always in range.
 ///
 /// A plain value: copies are independent; concurrent reads are safe. Setters throw std::invalid_argument, whose message

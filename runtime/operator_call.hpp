@@ -20,22 +20,26 @@ struct MappedSequences {
 /// Reads the sizes off the tensors that are present and checks every shape and dtype against tensor_rules(spec.op).
 /// Inputs and outputs alike; a tensor that the Spec asks for must be there, one it does not know is refused.
 /// Throws std::invalid_argument naming the tensor, its shape or dtype, and what was expected.
-[[nodiscard]] Sizes bind_sizes(const Spec& spec, const TensorViews& tensors, const SequenceMap* map);
+[[nodiscard]] Sizes bind_sizes(const Spec& spec, const TensorViews& tensors, std::int64_t batch, std::int64_t seqlen,
+                               std::int64_t n_sequences);
 
 /// Sets spec fields that follow from tensors: layout (from strides), groups. `vector` of the Config is reduced to what
 /// strides, sizes and base addresses allow.
 void specialise(Spec& spec, Config& config, const TensorViews& tensors);
 
 /// Runs one operator on tensors in device memory: checks, generates, compiles (or finds) and launches. Outputs are written
-/// completely, padding included. Does not wait. `module` replaces the generated kernel (hand-edited source).
+/// completely, padding included. Does not wait. `workspace` is grown to what the operator needs; calls that follow each
+/// other on the device may share it. `module` replaces the generated kernel (hand-edited source).
 void run_operator(Device& device, const Spec& spec, const Config& config, const TensorViews& tensors,
-                  const MappedSequences& sequences, const Module* module = nullptr);
+                  const MappedSequences& sequences, Buffer& workspace, const Module* module = nullptr);
 
 /// One operator on tensors in host memory, for programs that read and write files and for checks.
 struct HostCall {
   Spec spec;                        ///< dtype, sizes and layout fields are overwritten from the tensors
   std::optional<Config> config;     ///< else the built-in default for the device
-  Layout layout = Layout::token_major;  ///< of the activations in `inputs` and of the outputs; strided: pitched copies
+  /// Of the activations. channel_major: `inputs` and outputs are (batch, dim, seqlen). strided: they are (batch, seqlen, dim),
+  /// and the device copies have gaps between elements and begin at an odd address.
+  Layout layout = Layout::token_major;
   bool final_states = false;        ///< forward: also return final_states
   std::optional<std::string> source;  ///< hand-edited kernel source
 };

@@ -1,3 +1,5 @@
+#pragma once
+#include "parameters.cuh"
 // The primitives: everything that is not plain C++. On a GPU each is an instruction or two.
 typedef unsigned short uint16;
 typedef unsigned int uint32;
@@ -55,6 +57,13 @@ __device__ __forceinline__ float fp16_to_float(uint16 x) {
 __device__ __forceinline__ uint16 float_to_fp16(float x) {
   uint16 y;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
+  return y;
+}
+#endif
+#if DTYPE == BF16 && CONVERT == NATIVE
+__device__ __forceinline__ uint16 float_to_bf16(float x) {
+  uint16 y;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
   return y;
 }
 #endif

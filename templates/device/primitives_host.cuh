@@ -1,3 +1,4 @@
+#pragma once
 // The primitives on a CPU: one fiber a thread. The program that loads this code owns the fibers and sets
 // `packjit_thread` whenever it switches to one. For each kernel NAME the generator adds packjit_enter_NAME(), which
 // calls it with the struct at `packjit_thread->argument`.
@@ -8,7 +9,7 @@ typedef long long int64;
 struct HostIndex {
   unsigned x, y, z;
 };
-// What a kernel's thread can see and do. Layout shared with runtime/host/.
+// What a kernel's thread can see and do. Layout shared with runtime/host/host_thread.hpp.
 struct HostThread {
   HostIndex thread, block, block_size, grid_size;
   const void* argument;                                         // the kernel's parameter struct
@@ -19,6 +20,8 @@ struct HostThread {
 extern "C" {
 thread_local HostThread* packjit_thread = nullptr;
 void packjit_set_thread(HostThread* thread) { packjit_thread = thread; }
+// Lets the loader refuse code that was printed for another layout.
+unsigned packjit_host_layout() { return sizeof(HostThread); }
 }
 #define __global__
 #define __device__
@@ -26,6 +29,7 @@ void packjit_set_thread(HostThread* thread) { packjit_thread = thread; }
 #define __launch_bounds__(...)
 #define threadIdx (packjit_thread->thread)
 #define blockIdx (packjit_thread->block)
+#define blockDim (packjit_thread->block_size)
 #define gridDim (packjit_thread->grid_size)
 
 inline char* shared_memory() { return packjit_thread->shared; }
@@ -44,9 +48,35 @@ inline float exp2_full(float x) { return __builtin_exp2f(x); }
 inline float reciprocal(float x) { return 1.0f / x; }
 inline float fused_multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 #if DTYPE == FP16
+// In integers, because not every host compiler has a half type.
 inline float fp16_to_float(uint16 x) {
-  _Float16 h = __builtin_bit_cast(_Float16, x);
-  return float(h);
+  uint32 sign = uint32(x & 0x8000) << 16, magnitude = x & 0x7fff, bits;
+  if (magnitude < 0x0400) {  // subnormal: 2^-14 + magnitude * 2^-24, less the 2^-14
+    bits = float_to_bits(bits_to_float(0x38800000u + (magnitude << 13)) - 0x1p-14f);
+  } else if (magnitude < 0x7c00) {
+    bits = (magnitude << 13) + 0x38000000u;  // exponent bias 15 becomes 127
+  } else {
+    bits = magnitude == 0x7c00 ? 0x7f800000u : 0x7fc00000u;
+  }
+  return bits_to_float(sign | bits);
 }
-inline uint16 float_to_fp16(float x) { return __builtin_bit_cast(uint16, _Float16(x)); }
+// Rounds to nearest even.
+inline uint16 float_to_fp16(float x) {
+  uint32 sign = float_to_bits(x) >> 16 & 0x8000u, magnitude = float_to_bits(x) & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return 0x7fff;
+  if (magnitude >= 0x477ff000u) return uint16(sign | 0x7c00u);  // from 65520 on the nearest is infinity
+  if (magnitude < 0x38800000u) {
+    // Below 2^-14: adding 0.5, whose last bit is 2^-24, rounds to a multiple of the smallest half.
+    return uint16(sign | (float_to_bits(bits_to_float(magnitude) + 0.5f) - 0x3f000000u));
+  }
+  magnitude += 0x0fffu + (magnitude >> 13 & 1u);
+  return uint16(sign | (magnitude - 0x38000000u) >> 13);
+}
+#endif
+#if DTYPE == BF16 && CONVERT == NATIVE
+inline uint16 float_to_bf16(float x) {
+  uint32 bits = float_to_bits(x);
+  uint32 rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  return uint16(x == x ? rounded : 0x7fffu);
+}
 #endif

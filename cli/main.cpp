@@ -1,0 +1,85 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+#include "cli/commands.hpp"
+#include "cli/terminal.hpp"
+#include "runtime/errors.hpp"
+
+namespace packjit {
+namespace {
+
+/// The exit statuses of docs/design.md, section 8.
+enum ExitStatus : int { success = 0, internal_error = 1, bad_input = 2, missing_environment = 3, check_failed = 4 };
+
+/// One line a subcommand, in the order of the help page.
+void register_commands([[maybe_unused]] CLI::App& app) {}
+
+/// A stream that was closed by the caller must not be taken over by the next file that is opened, whose contents the
+/// stream's text would then destroy. It is opened the wrong way round, so that using it still fails.
+void occupy_closed_streams() {
+  for (int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(descriptor, F_GETFD) != -1) continue;
+    // open() takes the lowest free number, which is this one: those below are in use by now.
+    if (open("/dev/null", descriptor == STDIN_FILENO ? O_WRONLY : O_RDONLY) != descriptor) std::_Exit(internal_error);
+  }
+}
+
+int report(ExitStatus status, const std::string& message) {
+  const std::string line = "packjit: " + message + "\n";
+  std::fwrite(line.data(), 1, line.size(), stderr);
+  return status;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Packed variable-length training for Mamba: generates, compiles, runs and checks its CUDA kernels.",
+               "packjit");
+  app.set_version_flag("--version", "packjit " PACKJIT_VERSION);
+  app.require_subcommand(1);
+  register_commands(app);
+  try {
+    app.parse(argc, argv);  // runs the subcommand's callback
+  } catch (const CLI::Success& request) {
+    // --help and --version: the text that the library would print, through our own checks.
+    std::ostringstream text;
+    app.exit(request, text, text);
+    print_result(text.str());
+  } catch (const CLI::Error& error) {
+    throw std::invalid_argument(
+        fmt::format("{} (packjit --help lists the subcommands, packjit COMMAND --help the options)", error.what()));
+  }
+  flush_results();
+  return success;
+}
+
+int guarded_run(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::invalid_argument& error) {
+    return report(bad_input, error.what());
+  } catch (const EnvironmentError& error) {
+    return report(missing_environment, error.what());
+  } catch (const CheckFailed& error) {
+    return report(check_failed, error.what());
+  } catch (const std::bad_alloc&) {
+    return report(internal_error, "out of memory");
+  } catch (const std::exception& error) {
+    return report(internal_error, error.what());
+  }
+}
+
+}  // namespace
+}  // namespace packjit
+
+int main(int argc, char** argv) {
+  packjit::occupy_closed_streams();
+  return packjit::guarded_run(argc, argv);
+}

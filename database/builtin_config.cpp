@@ -1,0 +1,79 @@
+#include "database/builtin_config.hpp"
+
+#include <algorithm>
+
+#include "generator/shared_fields.hpp"
+
+namespace packjit {
+namespace {
+
+/// Scan configurations by d_state, measured on sm_90; the first row whose d_state is not below the Spec's is taken.
+struct ForwardRow {
+  int d_state, block, lanes, tile_tokens, vector, min_blocks;
+};
+constexpr ForwardRow kForward[] = {
+    {16, 128, 1, 16, 2, 4},
+    {32, 128, 2, 16, 2, 4},
+    {64, 128, 8, 16, 2, 4},
+    {128, 128, 8, 16, 2, 4},
+    {256, 128, 16, 8, 2, 4},
+    {512, 128, 32, 4, 2, 4},
+};
+struct BackwardRow {
+  int d_state, block, lanes, channel_groups, tile_tokens, step_tokens, vector, min_blocks;
+};
+constexpr BackwardRow kBackward[] = {
+    {1, 128, 1, 1, 8, 8, 2, 2},    {2, 128, 1, 1, 8, 8, 2, 2},     {4, 128, 2, 2, 8, 8, 2, 2},
+    {8, 128, 4, 4, 8, 8, 2, 4},    {16, 128, 8, 8, 8, 8, 2, 4},    {32, 128, 16, 8, 8, 8, 2, 4},
+    {64, 128, 32, 8, 8, 8, 2, 4},  {128, 128, 32, 4, 8, 4, 2, 2},  {256, 128, 32, 2, 8, 2, 2, 2},
+    {512, 64, 32, 1, 8, 1, 2, 2},
+};
+
+template <typename Row>
+const Row& row_for(std::span<const Row> rows, int d_state) {
+  return *std::find_if(rows.begin(), rows.end(), [&](const Row& row) { return d_state <= row.d_state; });
+}
+
+Config scan_config(const Spec& spec) {
+  Config config(spec.op);
+  const int d_state = spec.values["d_state"];
+  if (is_backward(spec.op)) {
+    const auto& row = row_for<BackwardRow>(kBackward, d_state);
+    config.values.set("block", row.block);
+    config.values.set("lanes", row.lanes);
+    config.values.set("channel_groups", row.channel_groups);
+    config.values.set("tile_tokens", row.tile_tokens);
+    config.values.set("step_tokens", row.step_tokens);
+    config.values.set("vector", row.vector);
+    config.values.set("min_blocks", row.min_blocks);
+  } else {
+    const auto& row = row_for<ForwardRow>(kForward, d_state);
+    config.values.set("block", row.block);
+    config.values.set("lanes", row.lanes);
+    config.values.set("tile_tokens", row.tile_tokens);
+    config.values.set("vector", row.vector);
+    config.values.set("min_blocks", row.min_blocks);
+  }
+  return config;
+}
+
+Config conv_config(const Spec& spec) {
+  Config config(spec.op);
+  const int longest = kLongestAccess / static_cast<int>(size_of(static_cast<Dtype>(spec.values["dtype"])));
+  // Wide filters keep more values a channel in registers, so fewer channels a thread.
+  const int width = spec.values["conv_width"];
+  const int wanted = width <= 4 ? (is_backward(spec.op) ? 4 : 8) : width <= 8 ? 2 : 1;
+  config.values.set("vector", std::min(wanted, longest));
+  return config;
+}
+
+}  // namespace
+
+Config builtin_config(const Spec& spec, const std::string& arch) {
+  Config config = is_scan(spec.op) ? scan_config(spec) : conv_config(spec);
+  if (spec.values["layout"] != static_cast<int>(Layout::token_major)) config.values.set("vector", 1);
+  if (arch == "sm_75") config.values.set("convert", 0);  // the conversion instruction came with sm_80
+  return config;
+}
+
+}  // namespace packjit

@@ -1,0 +1,31 @@
+#pragma once
+
+#include "generator/operators.hpp"
+
+namespace packjit {
+
+// Pieces that the field tables and constraints of both operators share.
+
+inline constexpr std::string_view kDtypeLabels[] = {"fp32", "fp16", "bf16"};
+inline constexpr std::string_view kSwitch[] = {"off", "on"};
+inline constexpr std::string_view kLayoutLabels[] = {"token-major", "channel-major", "strided"};
+inline constexpr std::string_view kConvertLabels[] = {"integer", "native"};
+
+inline constexpr int kLongestAccess = 16;  // bytes that one thread moves with one load or store
+inline constexpr std::int64_t kLongestGridY = 65535;
+inline constexpr int kWarp = 32;  // threads
+
+/// Throws std::invalid_argument unless the Config field is a power of two.
+void require_power_of_two(const Config& config, std::string_view field);
+/// `vector` elements must be one access, and need channels next to each other.
+void check_vector(const Spec& spec, const Config& config);
+
+[[nodiscard]] constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+inline constexpr Field kDtypeField = {"dtype", 0, 2, 2, kDtypeLabels, "element type of activations"};
+inline constexpr Field kLayoutField = {"layout", 0, 2, 0, kLayoutLabels, "which stride of the activations is 1"};
+inline constexpr Field kVectorField = {"vector", 1, 8, 8, {}, "elements that one load or store moves"};
+inline constexpr Field kConvertField = {"convert", 0, 1, 1, kConvertLabels,
+                                        "fp32 to bf16 by integer arithmetic, or by the instruction of sm_80 and later"};
+
+}  // namespace packjit

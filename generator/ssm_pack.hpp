@@ -1,0 +1,26 @@
+#pragma once
+
+#include "generator/operators.hpp"
+#include "generator/shared_fields.hpp"
+
+namespace packjit {
+
+// ssm_pack: fields, tensors, constraints and launches. The kernels are templates/ssm_pack_{fwd,bwd}.cu.
+[[nodiscard]] std::span<const Field> ssm_spec_fields();
+[[nodiscard]] std::span<const Field> ssm_config_fields(bool backward);
+[[nodiscard]] std::span<const TensorRule> ssm_tensor_rules(bool backward);
+void check_ssm_pair(const Spec& spec, const Config& config);
+[[nodiscard]] Plan ssm_plan(const Spec& spec, const Config& config, const Problem& problem);
+
+/// Where the backward keeps what its kernels hand to each other: byte offsets into the workspace.
+struct SsmWorkspace {
+  std::int64_t checkpoints = 0;       ///< fp32 (tiles, dim, lanes * states a lane): states before each tile
+  std::int64_t partial_bc = 0;        ///< fp32 (channel blocks of a group, tokens, groups, 2 * d_state)
+  std::int64_t partial_channels = 0;  ///< fp32 (item blocks, dim, d_state + 2): dA, dD, ddelta_bias
+  std::int64_t bytes = 0;
+  std::int64_t blocks_per_group = 0;  ///< channel blocks of one group
+  std::int64_t item_blocks = 0;       ///< blocks that share the items of one channel block
+};
+[[nodiscard]] SsmWorkspace ssm_workspace(const Spec& spec, const Config& config, const Problem& problem);
+
+}  // namespace packjit

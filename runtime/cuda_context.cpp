@@ -1,0 +1,76 @@
+#include "runtime/cuda_context.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "runtime/errors.hpp"
+
+namespace packjit {
+
+DeviceInfo describe_gpu(const Driver& driver, CUdevice device) {
+  const auto attribute = [&](CUdevice_attribute which) {
+    int value = 0;
+    driver.check(driver.device_attribute(&value, which, device), "read an attribute of the GPU");
+    return value;
+  };
+  std::array<char, 256> name{};
+  driver.check(driver.device_name(name.data(), static_cast<int>(name.size() - 1), device), "read the GPU's name");
+  std::size_t memory = 0;
+  driver.check(driver.device_memory(&memory, device), "read the size of the GPU's memory");
+  DeviceInfo info;
+  info.kind = "cuda";
+  info.name = name.data();
+  info.arch = fmt::format("sm_{}{}", attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+                          attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
+  info.multiprocessors = attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+  info.shared_bytes_per_block = attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+  info.memory_bytes = static_cast<std::int64_t>(memory);
+  return info;
+}
+
+CudaContext::CudaContext(int ordinal) : driver_(Driver::get()) {
+  int count = 0;
+  driver_.check(driver_.device_count(&count), "count the GPUs");
+  if (ordinal < 0 || ordinal >= count) {
+    throw EnvironmentError(fmt::format("no GPU with number {}: the driver shows {}; check `nvidia-smi` and "
+                                       "CUDA_VISIBLE_DEVICES, or use --device host",
+                                       ordinal, count));
+  }
+  driver_.check(driver_.device_get(&device_, ordinal), "open the GPU");
+  info_ = describe_gpu(driver_, device_);
+  const CUresult status = driver_.context_retain(&context_, device_);
+  if (status != CUDA_SUCCESS) {
+    throw EnvironmentError(fmt::format("GPU {} ({}) cannot be used: {}; it may be in exclusive mode, out of memory or "
+                                       "broken, see `nvidia-smi`",
+                                       ordinal, info_.name, driver_.describe(status)));
+  }
+  try {
+    const Current current(*this);
+    driver_.check(driver_.stream_create(&stream_, CU_STREAM_NON_BLOCKING), "create a stream");
+  } catch (...) {
+    driver_.context_release(device_);
+    throw;
+  }
+}
+
+CudaContext::~CudaContext() {
+  // Failures are of no use here: after a kernel faulted, every call in the context fails.
+  if (driver_.context_push(context_) == CUDA_SUCCESS) {
+    driver_.stream_destroy(stream_);
+    CUcontext popped = nullptr;
+    driver_.context_pop(&popped);
+  }
+  driver_.context_release(device_);
+}
+
+CudaContext::Current::Current(const CudaContext& context) : driver_(context.driver_) {
+  driver_.check(driver_.context_push(context.context_), "enter the GPU's context");
+}
+
+CudaContext::Current::~Current() {
+  CUcontext popped = nullptr;
+  driver_.context_pop(&popped);
+}
+
+}  // namespace packjit

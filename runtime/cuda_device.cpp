@@ -1,0 +1,230 @@
+#include "runtime/cuda_device.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+#include <utility>
+
+#include "runtime/cuda_context.hpp"
+#include "runtime/cuda_memory.hpp"
+#include "runtime/cuda_module.hpp"
+#include "runtime/errors.hpp"
+#include "runtime/image_choice.hpp"
+
+namespace packjit {
+
+struct CudaDevice::State {
+  explicit State(int ordinal) : context(std::make_shared<const CudaContext>(ordinal)), memory(*context) {}
+  ~State() {
+    try {
+      const CudaContext::Current current(*context);
+      modules.clear();
+      memory.release_all();
+    } catch (const std::exception&) {
+      return;
+    }
+  }
+
+  // Throws when a kernel failed since the last wait, naming what was launched.
+  void wait(CUresult status) {
+    if (status == CUDA_SUCCESS) status = context->driver().stream_synchronize(context->stream());
+    std::vector<std::string> since = std::exchange(launched, {});
+    if (status == CUDA_SUCCESS) return;
+    if (since.empty()) throw std::runtime_error(fmt::format("the GPU failed: {}", context->driver().describe(status)));
+    throw std::runtime_error(fmt::format("the GPU failed in kernel {}: {}", fmt::join(since, ", or "),
+                                         context->driver().describe(status)));
+  }
+  std::shared_ptr<const Module> compile_and_load(const std::string& text, bool generated);
+
+  std::shared_ptr<const CudaContext> context;
+  CudaMemory memory;
+  std::map<std::string, std::shared_ptr<const Module>> modules;  // by generated key
+  std::vector<std::string> launched;                             // kernels since the last wait
+};
+
+std::shared_ptr<const Module> CudaDevice::State::compile_and_load(const std::string& text, bool generated) {
+  const auto nvrtc = Nvrtc::shared();
+  const std::string arch = arch_for_gpu(context->info().arch, nvrtc->archs(), nvrtc->version_text());
+  const CompileResult images = compile(*nvrtc, text, arch);
+  if (!images.ok) {
+    // Generated source that does not compile is our fault, a hand-edited kernel the caller's.
+    if (generated) throw std::logic_error("generated source does not compile. " + describe_failure(images));
+    throw std::invalid_argument(describe_failure(images));
+  }
+  return std::make_shared<const CudaModule>(context, images, *nvrtc);
+}
+
+CudaDevice::CudaDevice(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+CudaDevice::~CudaDevice() = default;
+
+std::unique_ptr<CudaDevice> CudaDevice::open(int ordinal) {
+  return std::unique_ptr<CudaDevice>(new CudaDevice(std::make_unique<State>(ordinal)));
+}
+
+const DeviceInfo& CudaDevice::info() const { return state_->context->info(); }
+
+void* CudaDevice::allocate(std::size_t bytes) {
+  const CudaContext::Current current(*state_->context);
+  return state_->memory.allocate(bytes);
+}
+
+void CudaDevice::release(void* memory) noexcept {
+  if (memory == nullptr) return;
+  try {
+    const CudaContext::Current current(*state_->context);
+    state_->memory.release(memory);
+  } catch (const std::exception&) {
+    return;  // the context is lost, and its memory with it
+  }
+}
+
+void CudaDevice::write(void* to_device, const void* from, std::size_t bytes) {
+  if (bytes == 0) return;
+  const CudaContext::Current current(*state_->context);
+  state_->wait(state_->context->driver().copy_to_device(reinterpret_cast<CUdeviceptr>(to_device), from, bytes,
+                                                        state_->context->stream()));
+}
+
+void CudaDevice::read(void* to, const void* from_device, std::size_t bytes) {
+  const CudaContext::Current current(*state_->context);
+  CUresult status = CUDA_SUCCESS;
+  if (bytes > 0) {
+    status = state_->context->driver().copy_to_host(to, reinterpret_cast<CUdeviceptr>(from_device), bytes,
+                                                    state_->context->stream());
+  }
+  state_->wait(status);
+}
+
+void CudaDevice::fill(void* on_device, unsigned char value, std::size_t bytes) {
+  if (bytes == 0) return;
+  const CudaContext::Current current(*state_->context);
+  const Driver& driver = state_->context->driver();
+  driver.check(driver.memory_set(reinterpret_cast<CUdeviceptr>(on_device), value, bytes, state_->context->stream()),
+               "fill device memory");
+}
+
+void CudaDevice::check_guards() {
+  const CudaContext::Current current(*state_->context);
+  state_->wait(CUDA_SUCCESS);
+  state_->memory.check_guards();
+}
+
+std::shared_ptr<const Module> CudaDevice::load(const Spec& spec, const Config& config) {
+  const Source source = generate(spec, config, Target::cuda);
+  const auto found = state_->modules.find(source.key);
+  if (found != state_->modules.end()) return found->second;
+  auto module = state_->compile_and_load(source.text, true);
+  state_->modules.emplace(source.key, module);
+  return module;
+}
+
+std::shared_ptr<const Module> CudaDevice::load_text(const std::string& text) {
+  return state_->compile_and_load(text, false);
+}
+
+namespace {
+const CudaModule& own_module(const Module& module, const CudaContext& context) {
+  const auto* own = dynamic_cast<const CudaModule*>(&module);
+  if (own == nullptr || !own->belongs_to(context)) {
+    throw std::logic_error("a module can only be launched on the device that loaded it");
+  }
+  return *own;
+}
+}  // namespace
+
+void CudaDevice::launch(const Module& module, const KernelLaunch& launch, std::span<const std::byte> argument) {
+  const CudaContext& context = *state_->context;
+  const CudaContext::Current current(context);
+  CUfunction function = own_module(module, context).function(launch.entry, launch.shared_bytes);
+  // The driver copies the argument during the call and does not change it.
+  void* parameters[] = {const_cast<std::byte*>(argument.data())};
+  const CUresult status = context.driver().launch_kernel(function, launch.grid_x, launch.grid_y, 1, launch.block, 1, 1,
+                                                         launch.shared_bytes, context.stream(), parameters, nullptr);
+  if (status != CUDA_SUCCESS) {
+    throw std::runtime_error(fmt::format("could not launch kernel {} with grid {} x {}, block {}, {} bytes of shared "
+                                         "memory on {}: {}{}",
+                                         launch.entry, launch.grid_x, launch.grid_y, launch.block, launch.shared_bytes,
+                                         context.info().name, context.driver().describe(status),
+                                         state_->launched.empty() ? "" : " (an earlier kernel may have failed)"));
+  }
+  std::vector<std::string>& names = state_->launched;
+  if (std::find(names.begin(), names.end(), launch.entry) == names.end()) names.push_back(launch.entry);
+}
+
+void CudaDevice::synchronize() {
+  const CudaContext::Current current(*state_->context);
+  state_->wait(CUDA_SUCCESS);
+}
+
+float CudaDevice::elapsed_ms(const std::function<void()>& work) {
+  const CudaContext& context = *state_->context;
+  const Driver& driver = context.driver();
+  const CudaContext::Current current(context);
+  struct Event {
+    explicit Event(const Driver& api) : driver(api) {
+      driver.check(driver.event_create(&event, CU_EVENT_DEFAULT), "create an event");
+    }
+    Event(const Event&) = delete;
+    Event& operator=(const Event&) = delete;
+    ~Event() { driver.event_destroy(event); }
+    const Driver& driver;
+    CUevent event = nullptr;
+  };
+  const Event start(driver), stop(driver);
+  driver.check(driver.event_record(start.event, context.stream()), "start timing");
+  work();
+  driver.check(driver.event_record(stop.event, context.stream()), "stop timing");
+  state_->wait(driver.event_synchronize(stop.event));
+  float milliseconds = 0;
+  driver.check(driver.event_elapsed(&milliseconds, start.event, stop.event), "read a time");
+  return milliseconds;
+}
+
+LoadedKernel CudaDevice::inspect(const Module& module, const KernelLaunch& launch) {
+  const CudaContext& context = *state_->context;
+  const Driver& driver = context.driver();
+  const CudaContext::Current current(context);
+  CUfunction function = own_module(module, context).function(launch.entry, launch.shared_bytes);
+  const auto attribute = [&](CUfunction_attribute which) {
+    int value = 0;
+    driver.check(driver.function_attribute(&value, which, function), "read an attribute of a kernel");
+    return value;
+  };
+  LoadedKernel kernel;
+  kernel.registers = attribute(CU_FUNC_ATTRIBUTE_NUM_REGS);
+  kernel.local_bytes = attribute(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES);
+  kernel.shared_bytes = attribute(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
+  driver.check(driver.max_active_blocks(&kernel.blocks_per_multiprocessor, function, static_cast<int>(launch.block),
+                                        launch.shared_bytes),
+               "compute a kernel's occupancy");
+  return kernel;
+}
+
+std::unique_ptr<Device> open_cuda_device(int ordinal) { return CudaDevice::open(ordinal); }
+
+DriverSurvey survey_driver() {
+  DriverSurvey survey;
+  try {
+    const Driver& driver = Driver::get();
+    survey.found = true;
+    survey.path = driver.file.path();
+    survey.version = fmt::format("{}.{}", driver.version.major, driver.version.minor);
+    int count = 0;
+    driver.check(driver.device_count(&count), "count the GPUs");
+    for (int ordinal = 0; ordinal < count; ++ordinal) {
+      CUdevice device = 0;
+      driver.check(driver.device_get(&device, ordinal), "open a GPU");
+      survey.gpus.push_back(describe_gpu(driver, device));
+    }
+    if (count == 0) survey.problem = "no GPU: the driver shows none; check `nvidia-smi` and CUDA_VISIBLE_DEVICES";
+  } catch (const std::exception& error) {
+    survey.problem = error.what();
+  }
+  return survey;
+}
+
+}  // namespace packjit

@@ -1,0 +1,100 @@
+#include "runtime/cuda_module.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <stdexcept>
+#include <utility>
+
+#include "runtime/errors.hpp"
+#include "runtime/image_choice.hpp"
+
+namespace packjit {
+namespace {
+
+// Bytes of dynamic shared memory that every kernel may use without asking.
+constexpr std::uint32_t kSharedWithoutAsking = 48 * 1024;
+
+bool is_refusal(CUresult status) {
+  switch (status) {
+    case CUDA_ERROR_INVALID_IMAGE:
+    case CUDA_ERROR_NO_BINARY_FOR_GPU:
+    case CUDA_ERROR_INVALID_PTX:
+    case CUDA_ERROR_UNSUPPORTED_PTX_VERSION:
+    case CUDA_ERROR_JIT_COMPILER_NOT_FOUND:
+    case CUDA_ERROR_JIT_COMPILATION_DISABLED:
+      return true;
+    default:
+      return false;
+  }
+}
+
+CUresult load_image(const Driver& driver, CUmodule* module, const std::string& image, std::string& log) {
+  std::array<char, 4096> text{};
+  CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+  // The driver takes the size as a number in a pointer's place.
+  void* values[] = {text.data(), reinterpret_cast<void*>(text.size() - 1)};
+  const CUresult status = driver.module_load(module, image.c_str(), 2, options, values);
+  log = text.data();
+  return status;
+}
+
+}  // namespace
+
+CudaModule::CudaModule(std::shared_ptr<const CudaContext> context, const CompileResult& images, const Nvrtc& nvrtc)
+    : context_(std::move(context)) {
+  const Driver& driver = context_->driver();
+  const CudaContext::Current current(*context_);
+  std::string log;
+  const CUresult cubin = load_image(driver, &module_, images.cubin, log);
+  if (cubin == CUDA_SUCCESS) return;
+  if (!is_refusal(cubin)) driver.check(cubin, "load a compiled kernel");
+  const CUresult ptx = load_image(driver, &module_, images.ptx, log);
+  if (ptx == CUDA_SUCCESS) return;
+  if (!is_refusal(ptx)) driver.check(ptx, "load a compiled kernel");
+  const Versions versions{driver.version, nvrtc.version(), context_->info().name, context_->info().arch, nvrtc.archs()};
+  throw EnvironmentError(fmt::format("the driver refuses the kernel compiled for {}: cubin: {}; PTX: {}. {}{}{}",
+                                     images.arch, driver.describe(cubin), driver.describe(ptx),
+                                     which_is_behind(versions), log.empty() ? "" : "\n", log));
+}
+
+CudaModule::~CudaModule() {
+  // In a context where a kernel faulted this fails, and there is nothing left to free.
+  try {
+    const CudaContext::Current current(*context_);
+    context_->driver().module_unload(module_);
+  } catch (const std::exception&) {
+    return;
+  }
+}
+
+CUfunction CudaModule::function(const std::string& entry, std::uint32_t shared_bytes) const {
+  const Driver& driver = context_->driver();
+  Kernel& kernel = kernels_[entry];
+  if (kernel.function == nullptr) {
+    const CUresult status = driver.module_function(&kernel.function, module_, entry.c_str());
+    if (status == CUDA_ERROR_NOT_FOUND) {
+      throw std::invalid_argument(fmt::format(
+          "the kernel source has no kernel named '{}'; it has to keep the name and be declared extern \"C\"", entry));
+    }
+    driver.check(status, "look up a kernel");
+    kernel.shared_allowed = kSharedWithoutAsking;
+  }
+  if (shared_bytes <= kernel.shared_allowed) return kernel.function;
+  int fixed = 0;
+  driver.check(driver.function_attribute(&fixed, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, kernel.function),
+               "read a kernel's shared memory");
+  if (fixed + std::int64_t{shared_bytes} > context_->info().shared_bytes_per_block) {
+    throw std::invalid_argument(
+        fmt::format("kernel {} needs {} bytes of shared memory a block; {} ({}) has {}. Choose a smaller config", entry,
+                    fixed + std::int64_t{shared_bytes}, context_->info().name, context_->info().arch,
+                    context_->info().shared_bytes_per_block));
+  }
+  driver.check(driver.function_set_attribute(kernel.function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                             static_cast<int>(shared_bytes)),
+               "raise a kernel's shared memory");
+  kernel.shared_allowed = shared_bytes;
+  return kernel.function;
+}
+
+}  // namespace packjit

@@ -1,0 +1,218 @@
+// run_on_host_tensors: one operator on tensors in host memory, with poisoned outputs and guard zones.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/operator_call.hpp"
+
+namespace packjit {
+namespace {
+
+constexpr unsigned char kPoison = 0xFF;  // a NaN in every floating-point type
+
+/// A tensor's copy on the device and the view that the operator sees.
+struct Placed {
+  Buffer buffer;
+  TensorView view;
+};
+
+/// Where the elements of a dense host tensor stand in device memory: `stride` is in the order of the host tensor's
+/// dimensions, in elements, after `offset` elements.
+struct Placement {
+  std::vector<std::int64_t> stride;
+  std::int64_t offset = 0;
+  std::int64_t elements = 0;  // of the whole buffer
+};
+
+Placement placement_of(const std::vector<std::int64_t>& shape, bool with_gaps) {
+  Placement place;
+  place.stride.resize(shape.size());
+  // Gaps of sizes that share no factor with an access, and a start that is aligned to one element only.
+  std::int64_t next = with_gaps ? 2 : 1;
+  for (std::size_t i = shape.size(); i-- > 0;) {
+    place.stride[i] = next;
+    next = next * shape[i] + (with_gaps ? 3 : 0);
+  }
+  place.offset = with_gaps ? 1 : 0;
+  place.elements = next + place.offset;
+  return place;
+}
+
+bool is_dense(const Placement& place) { return place.offset == 0 && (place.stride.empty() || place.stride.back() == 1); }
+
+/// Calls visit(dense index, placed index) for each element.
+template <typename Visit>
+void for_each_element(const std::vector<std::int64_t>& shape, const Placement& place, Visit visit) {
+  std::int64_t count = 1;
+  for (const std::int64_t size : shape) count *= size;
+  for (std::int64_t dense = 0; dense < count; ++dense) {
+    std::int64_t rest = dense, at = place.offset;
+    for (std::size_t i = shape.size(); i-- > 0;) {
+      at += rest % shape[i] * place.stride[i];
+      rest /= shape[i];
+    }
+    visit(static_cast<std::size_t>(dense), static_cast<std::size_t>(at));
+  }
+}
+
+class Call {
+ public:
+  Call(Device& device, const HostCall& call, const HostTensors& inputs, const SequenceMap& map)
+      : device_(device), call_(call), inputs_(inputs), map_(map), spec_(call.spec) {}
+
+  HostTensors run() {
+    infer_spec();
+    for (const TensorRule& rule : tensor_rules(spec_.op)) {
+      const auto it = inputs_.find(rule.name);
+      if (!rule.output && it != inputs_.end()) place(rule, it->second, true);
+    }
+    Sizes sizes = output_sizes();
+    for (const TensorRule& rule : tensor_rules(spec_.op)) {
+      if (rule.output && (rule.field.empty() || spec_.values[rule.field] != 0)) place(rule, output(rule, sizes), false);
+    }
+    TensorViews views;
+    for (const auto& [name, placed] : placed_) views.emplace(name, placed.view);
+    Config config = call_.config ? *call_.config : builtin_config(spec_, device_.info().arch);
+    specialise(spec_, config, views);
+    const MappedSequences sequences(device_, map_);
+    Buffer workspace = poisoned_workspace(config, views, sequences);
+    std::shared_ptr<const Module> edited;
+    if (call_.source) edited = device_.load_text(*call_.source);
+    run_operator(device_, spec_, config, views, sequences, workspace, edited.get());
+    device_.synchronize();
+    device_.check_guards();
+    return collect();
+  }
+
+ private:
+  [[nodiscard]] bool transposed(const TensorRule& rule) const {
+    return rule.shape == "batch seqlen dim" && call_.layout == Layout::channel_major;
+  }
+
+  /// Spec fields that follow from which tensors there are, and from their dtype and sizes.
+  void infer_spec() {
+    const bool backward = is_backward(spec_.op);
+    const char* main_name = is_scan(spec_.op) ? "u" : "x";
+    if (const auto it = inputs_.find(main_name); it != inputs_.end()) {
+      spec_.values.set("dtype", static_cast<int>(dtype_of(it->second.type)));
+    }
+    for (const TensorRule& rule : tensor_rules(spec_.op)) {
+      if (!rule.output && !rule.field.empty()) spec_.values.set(rule.field, inputs_.contains(rule.name) ? 1 : 0);
+    }
+    if (!backward) spec_.values.set("final_states", call_.final_states || inputs_.contains("initial_states") ? 1 : 0);
+    const auto [name, dimension] = is_scan(spec_.op) ? std::pair{"A", "d_state"} : std::pair{"weight", "conv_width"};
+    if (const auto it = inputs_.find(name); it != inputs_.end() && it->second.shape.size() == 2) {
+      const std::int64_t size = it->second.shape[1];
+      // An int holds every size that is in range; what is not is clipped and refused by the field.
+      spec_.values.set(dimension, static_cast<int>(std::clamp<std::int64_t>(size, 0, 1 << 20)));
+    }
+    if (const auto it = inputs_.find("B"); it != inputs_.end() && it->second.shape.size() == 4) {
+      spec_.values.set("groups", it->second.shape[2] > 1 ? 1 : 0);
+    }
+  }
+
+  void place(const TensorRule& rule, const HostTensor& tensor, bool copy) {
+    const bool with_gaps = call_.layout == Layout::strided && rule.shape.starts_with("batch seqlen");
+    const Placement place = placement_of(tensor.shape, with_gaps);
+    const std::size_t element = size_of(tensor.type);
+    const std::size_t bytes = static_cast<std::size_t>(place.elements) * element;
+    Placed placed{Buffer(device_, std::max<std::size_t>(bytes, 1)), {}};
+    device_.fill(placed.buffer.data(), kPoison, placed.buffer.size());
+    if (copy && is_dense(place)) {
+      device_.write(placed.buffer.data(), tensor.bytes.data(), tensor.bytes.size());
+    } else if (copy) {
+      std::vector<std::byte> image(bytes, std::byte{kPoison});
+      for_each_element(tensor.shape, place, [&](std::size_t dense, std::size_t at) {
+        std::memcpy(image.data() + at * element, tensor.bytes.data() + dense * element, element);
+      });
+      device_.write(placed.buffer.data(), image.data(), bytes);
+    }
+    placed.view.data = static_cast<std::byte*>(placed.buffer.data()) + static_cast<std::size_t>(place.offset) * element;
+    placed.view.type = tensor.type;
+    placed.view.size = tensor.shape;
+    placed.view.stride = place.stride;
+    if (transposed(rule) && placed.view.size.size() == 3) {
+      std::swap(placed.view.size[1], placed.view.size[2]);
+      std::swap(placed.view.stride[1], placed.view.stride[2]);
+    }
+    placed_.emplace(rule.name, std::move(placed));
+    placements_.emplace(rule.name, place);
+    if (!copy) outputs_.emplace(rule.name, tensor);
+  }
+
+  /// Sizes as far as the inputs tell them; what is wrong or missing is reported by bind_sizes later.
+  [[nodiscard]] Sizes output_sizes() const {
+    Sizes sizes;
+    sizes.batch = map_.batch;
+    sizes.seqlen = map_.seqlen;
+    sizes.n_sequences = map_.n_sequences;
+    for (const TensorRule& rule : tensor_rules(spec_.op)) {
+      const auto it = placed_.find(rule.name);
+      const std::vector<std::string_view> symbols = shape_symbols(rule.shape);
+      if (it == placed_.end() || it->second.view.size.size() != symbols.size()) continue;
+      for (std::size_t i = 0; i < symbols.size(); ++i) {
+        if (sizes[symbols[i]] == 0) sizes[symbols[i]] = it->second.view.size[i];
+      }
+    }
+    if (!is_scan(spec_.op)) sizes.history = std::max<std::int64_t>(sizes.conv_width - 1, 0);
+    return sizes;
+  }
+
+  [[nodiscard]] HostTensor output(const TensorRule& rule, const Sizes& sizes) const {
+    std::vector<std::int64_t> shape;
+    for (std::string_view symbol : shape_symbols(rule.shape)) shape.push_back(sizes[symbol]);
+    if (transposed(rule)) std::swap(shape[1], shape[2]);
+    const ElementType type =
+        rule.always_fp32 ? ElementType::fp32 : element_type(static_cast<Dtype>(spec_.values["dtype"]));
+    return HostTensor::zeros(type, shape);
+  }
+
+  Buffer poisoned_workspace(const Config& config, const TensorViews& views, const MappedSequences& sequences) {
+    Problem problem;
+    problem.sizes = bind_sizes(spec_, views, sequences.batch, sequences.seqlen, sequences.n_sequences);
+    problem.items = sequences.items;
+    const auto bytes = static_cast<std::size_t>(plan(spec_, config, problem).workspace_bytes);
+    Buffer workspace(device_, std::max<std::size_t>(bytes, 1));
+    device_.fill(workspace.data(), kPoison, workspace.size());
+    return workspace;
+  }
+
+  HostTensors collect() {
+    HostTensors results;
+    for (auto& [name, tensor] : outputs_) {
+      const Placed& placed = placed_.at(name);
+      const Placement& place = placements_.at(name);
+      if (is_dense(place)) {
+        device_.read(tensor.bytes.data(), placed.buffer.data(), tensor.bytes.size());
+      } else {
+        const std::size_t element = size_of(tensor.type);
+        std::vector<std::byte> image(static_cast<std::size_t>(place.elements) * element);
+        device_.read(image.data(), placed.buffer.data(), image.size());
+        for_each_element(tensor.shape, place, [&](std::size_t dense, std::size_t at) {
+          std::memcpy(tensor.bytes.data() + dense * element, image.data() + at * element, element);
+        });
+      }
+      results.emplace(name, std::move(tensor));
+    }
+    return results;
+  }
+
+  Device& device_;
+  const HostCall& call_;
+  const HostTensors& inputs_;
+  const SequenceMap& map_;
+  Spec spec_;
+  std::map<std::string, Placed, std::less<>> placed_;
+  std::map<std::string, Placement, std::less<>> placements_;
+  HostTensors outputs_;
+};
+
+}  // namespace
+
+HostTensors run_on_host_tensors(Device& device, const HostCall& call, const HostTensors& inputs,
+                                const SequenceMap& map) {
+  return Call(device, call, inputs, map).run();
+}
+
+}  // namespace packjit

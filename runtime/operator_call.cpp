@@ -1,0 +1,182 @@
+#include "runtime/operator_call.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/errors.hpp"
+#include "runtime/kernel_argument.hpp"
+
+namespace packjit {
+namespace {
+
+template <typename T>
+Buffer copy_to(Device& device, const std::vector<T>& values) {
+  Buffer buffer(device, std::max<std::size_t>(1, values.size() * sizeof(T)));
+  if (!values.empty()) device.write(buffer.data(), values.data(), values.size() * sizeof(T));
+  return buffer;
+}
+
+bool is_activation(const TensorRule& rule) { return rule.shape == "batch seqlen dim"; }
+
+/// Whether the Spec has the tensor at all.
+bool wanted(const Spec& spec, const TensorRule& rule) { return rule.field.empty() || spec.values[rule.field] != 0; }
+
+/// "(batch 2, seqlen 16, dim ?)": the expected shape, as far as it is known.
+std::string expected_shape(const TensorRule& rule, const Sizes& sizes) {
+  std::string text;
+  for (std::string_view symbol : shape_symbols(rule.shape)) {
+    const std::int64_t size = sizes[symbol];
+    text += fmt::format("{}{} {}", text.empty() ? "(" : ", ", symbol, size > 0 ? fmt::format("{}", size) : "?");
+  }
+  return text + ")";
+}
+
+void check_dtype(const Spec& spec, const TensorRule& rule, const TensorView& view) {
+  const ElementType expected =
+      rule.always_fp32 ? ElementType::fp32 : element_type(static_cast<Dtype>(spec.values["dtype"]));
+  if (view.type == expected) return;
+  throw std::invalid_argument(fmt::format("{}: tensor {} is {}, expected {}: {}", name_of(spec.op), rule.name,
+                                          name_of(view.type), name_of(expected),
+                                          rule.always_fp32 ? "parameters, states and their gradients are fp32"
+                                                           : "activations all have one dtype"));
+}
+
+/// Checks one tensor's shape and learns the sizes that were not known.
+void bind_shape(const Spec& spec, const TensorRule& rule, const TensorView& view, Sizes& sizes) {
+  const std::vector<std::string_view> symbols = shape_symbols(rule.shape);
+  bool fits = view.size.size() == symbols.size() && view.stride.size() == symbols.size();
+  for (std::size_t i = 0; fits && i < symbols.size(); ++i) {
+    std::int64_t& size = sizes[symbols[i]];
+    // n_sequences and history are known from the start and may be 0; the others are at least 1.
+    const bool known = size != 0 || symbols[i] == "n_sequences" || symbols[i] == "history";
+    if (!known) size = view.size[i];
+    fits = size == view.size[i] && (known || size > 0);
+    if (symbols[i] == "conv_width" && !known) sizes.history = size - 1;
+  }
+  if (fits) return;
+  throw std::invalid_argument(fmt::format("{}: tensor {} has shape {}, expected {}", name_of(spec.op), rule.name,
+                                          shape_text(view.size), expected_shape(rule, sizes)));
+}
+
+bool divisible(std::int64_t value, std::int64_t by) { return value % by == 0; }
+
+bool fits_vector(const Spec& spec, const TensorViews& tensors, int vector) {
+  for (const TensorRule& rule : tensor_rules(spec.op)) {
+    const auto it = tensors.find(rule.name);
+    if (it == tensors.end() || !is_activation(rule)) continue;
+    const TensorView& view = it->second;
+    const auto bytes = static_cast<std::uintptr_t>(vector) * size_of(view.type);
+    if (reinterpret_cast<std::uintptr_t>(view.data) % bytes != 0 || !divisible(view.size[2], vector)) return false;
+    if (view.size[0] > 1 && !divisible(view.stride[0], vector)) return false;
+    if (view.size[1] > 1 && !divisible(view.stride[1], vector)) return false;
+  }
+  const auto b = tensors.find("B");
+  const auto u = tensors.find("u");
+  // A block's channels belong to one group, and so must those of one access.
+  return b == tensors.end() || u == tensors.end() || b->second.size.size() != 4 || b->second.size[2] == 0 ||
+         divisible(u->second.size[2] / b->second.size[2], vector);
+}
+
+Layout layout_of(const Spec& spec, const TensorViews& tensors) {
+  bool token_major = true, channel_major = true;
+  for (const TensorRule& rule : tensor_rules(spec.op)) {
+    const auto it = tensors.find(rule.name);
+    if (it == tensors.end() || !is_activation(rule) || it->second.size.size() != 3) continue;
+    token_major &= it->second.stride[2] == 1 || it->second.size[2] == 1;
+    channel_major &= it->second.stride[1] == 1 || it->second.size[1] == 1;
+  }
+  return token_major ? Layout::token_major : channel_major ? Layout::channel_major : Layout::strided;
+}
+
+}  // namespace
+
+MappedSequences::MappedSequences(Device& device, const SequenceMap& map)
+    : batch(map.batch),
+      seqlen(map.seqlen),
+      n_sequences(map.n_sequences),
+      items(static_cast<std::int64_t>(map.items.size())),
+      run_index(copy_to(device, map.run_index)),
+      slot(copy_to(device, map.slot)),
+      item_list(copy_to(device, map.items)) {}
+
+Sizes bind_sizes(const Spec& spec, const TensorViews& tensors, std::int64_t batch, std::int64_t seqlen,
+                 std::int64_t n_sequences) {
+  Sizes sizes;
+  sizes.batch = batch;
+  sizes.seqlen = seqlen;
+  sizes.n_sequences = n_sequences;
+  for (std::string_view field : {"d_state", "conv_width"}) {
+    if (spec.values.has(field)) sizes[field] = spec.values[field];
+  }
+  sizes.history = std::max<std::int64_t>(sizes.conv_width - 1, 0);
+  for (const auto& [name, view] : tensors) {
+    const auto rules = tensor_rules(spec.op);
+    const auto rule = std::find_if(rules.begin(), rules.end(), [&](const TensorRule& r) { return r.name == name; });
+    if (rule == rules.end() || !wanted(spec, *rule)) {
+      throw std::invalid_argument(fmt::format("{}: tensor {} was given, but {}", name_of(spec.op), name,
+                                              rule == rules.end()
+                                                  ? "the operator has none of that name"
+                                                  : fmt::format("the Spec has {} = off", rule->field)));
+    }
+  }
+  for (const TensorRule& rule : tensor_rules(spec.op)) {
+    if (!wanted(spec, rule)) continue;
+    const auto it = tensors.find(rule.name);
+    if (it == tensors.end()) {
+      throw std::invalid_argument(fmt::format("{}: tensor {} is missing, expected {}", name_of(spec.op), rule.name,
+                                              expected_shape(rule, sizes)));
+    }
+    bind_shape(spec, rule, it->second, sizes);
+    check_dtype(spec, rule, it->second);
+  }
+  if (is_scan(spec.op) && !divisible(sizes.dim, sizes.groups)) {
+    throw std::invalid_argument(fmt::format("{}: dim {} is not a multiple of the {} groups of B and C",
+                                            name_of(spec.op), sizes.dim, sizes.groups));
+  }
+  return sizes;
+}
+
+void specialise(Spec& spec, Config& config, const TensorViews& tensors) {
+  const Layout layout = layout_of(spec, tensors);
+  spec.values.set("layout", static_cast<int>(layout));
+  if (const auto b = tensors.find("B"); b != tensors.end() && b->second.size.size() == 4) {
+    spec.values.set("groups", b->second.size[2] > 1 ? 1 : 0);
+  }
+  int vector = layout == Layout::token_major ? config.values["vector"] : 1;
+  while (vector > 1 && !fits_vector(spec, tensors, vector)) vector /= 2;
+  config.values.set("vector", vector);
+}
+
+void run_operator(Device& device, const Spec& spec, const Config& config, const TensorViews& tensors,
+                  const MappedSequences& sequences, Buffer& workspace, const Module* module) {
+  Problem problem;
+  problem.sizes = bind_sizes(spec, tensors, sequences.batch, sequences.seqlen, sequences.n_sequences);
+  problem.items = sequences.items;
+  if (problem.sizes.batch * problem.sizes.seqlen == 0) {
+    throw std::invalid_argument(
+        fmt::format("{}: there are no tokens: batch {}, seqlen {}", name_of(spec.op), sequences.batch, sequences.seqlen));
+  }
+  const Plan launches = plan(spec, config, problem);
+  for (const KernelLaunch& launch : launches.launches) {
+    if (launch.shared_bytes > device.info().shared_bytes_per_block) {
+      throw std::invalid_argument(fmt::format("{} with config {}: a block needs {} bytes of shared memory, and {} has {}",
+                                              launch.entry, config.values.text(), launch.shared_bytes,
+                                              device.info().name, device.info().shared_bytes_per_block));
+    }
+  }
+  if (static_cast<std::int64_t>(workspace.size()) < launches.workspace_bytes) {
+    workspace = Buffer();  // first free, then take
+    workspace = Buffer(device, static_cast<std::size_t>(launches.workspace_bytes));
+  }
+  std::shared_ptr<const Module> loaded;
+  if (module == nullptr) {
+    loaded = device.load(spec, config);
+    module = loaded.get();
+  }
+  const KernelArgument argument = kernel_argument(spec, config, problem, tensors, sequences, workspace.data());
+  for (const KernelLaunch& launch : launches.launches) device.launch(*module, launch, argument.bytes());
+}
+
+}  // namespace packjit

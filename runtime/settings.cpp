@@ -1,0 +1,26 @@
+#include "runtime/settings.hpp"
+
+#include <cstdlib>
+
+namespace packjit {
+namespace {
+constexpr Setting kSettings[] = {
+    {"PACKJIT_NVRTC", "path of the NVRTC library; nothing else is searched when it is set", "searched"},
+    {"PACKJIT_CXX", "C++ compiler for host execution", "c++, g++ or clang++ on PATH"},
+    {"CUDA_HOME", "root of a CUDA toolkit, searched for NVRTC", "not searched"},
+    {"CUDA_PATH", "root of a CUDA toolkit, searched for NVRTC after CUDA_HOME", "not searched"},
+    {"VIRTUAL_ENV", "Python environment, searched for the wheel nvidia-cuda-nvrtc", "not searched"},
+    {"CONDA_PREFIX", "conda environment, searched for NVRTC", "not searched"},
+    {"CUDA_VISIBLE_DEVICES", "GPUs that the driver shows to this process", "all"},
+};
+}  // namespace
+
+std::span<const Setting> settings() { return kSettings; }
+
+std::optional<std::string> environment(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return std::string(value);
+}
+
+}  // namespace packjit

@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# Everything that has to hold before a change lands: set-up, build without warnings, all tests, formatting, clang-tidy,
+# the sanitizer subset. The last line of output is ctest's closing line of the whole suite.
+#
+#   scripts/test.sh            all of it
+#   scripts/test.sh --quick    without clang-tidy and sanitizers
+#
+# A second run on an unchanged tree repeats every test, but not clang-tidy and the sanitizer subset: their last clean
+# run on the same contents counts, and the output says so.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+quick=
+case "${1:-}" in
+  "") ;;
+  --quick) quick=1 ;;
+  *)
+    echo "test.sh: unknown argument '$1'; usage: scripts/test.sh [--quick]" >&2
+    exit 2
+    ;;
+esac
+
+step() { printf '\n== %s (%d s so far)\n' "$*" "$SECONDS"; }
+jobs=$(nproc)
+logs=build/logs
+mkdir -p "$logs"
+# Runs a command with its output in a log, which is shown only where it fails.
+logged() {
+  local log=$logs/$1.log
+  shift
+  if ! "$@" >"$log" 2>&1; then
+    tail -n 100 "$log"
+    echo "test.sh: failed: $* (whole output: $log)" >&2
+    exit 1
+  fi
+}
+# The files git knows or would add, in a tree without git all files: a digest of their names and contents.
+tree_digest() {
+  {
+    if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
+      git ls-files -z --cached --others --exclude-standard
+    else
+      find . -name build -prune -o -type f -print0
+    fi
+  } | LC_ALL=C sort -z | xargs -0 sha256sum 2>/dev/null | sha256sum | cut -d' ' -f1
+}
+
+step "set-up"
+scripts/bootstrap.sh
+
+step "build, warnings are errors"
+logged configure cmake --preset release -DPACKJIT_WERROR=ON
+grep -E '^-- (CUDA|NVRTC|Fuzz)' "$logs/configure.log" || true
+logged build cmake --build --preset release -j "$jobs"
+
+step "clang-format"
+# Templates are left out: their text is printed for the reader of the generated source, whose branches it decides.
+mapfile -d '' -t sources < <(find packing oracle generator database runtime checking cli tests \
+  \( -name '*.cpp' -o -name '*.hpp' \) -print0)
+if ! clang-format --dry-run -Werror "${sources[@]}" 2>"$logs/format.log"; then
+  grep 'error:' "$logs/format.log" | cut -d: -f1 | sort -u
+  echo "test.sh: these files are not formatted; run clang-format -i on them" >&2
+  exit 1
+fi
+echo "clang-format: ${#sources[@]} files clean"
+
+if [ -z "$quick" ]; then
+  step "clang-tidy"
+  scripts/tidy.py build/release
+fi
+
+# After the cheap checks, before the sanitizer builds.
+step "tests"
+selection=()
+if nvidia-smi -L >/dev/null 2>&1; then
+  echo "GPU tests: run, on $(nvidia-smi -L | head -n 1)"
+else
+  echo "GPU tests: left out, no GPU found"
+  selection=(-LE gpu)
+fi
+ctest --preset release -j "$jobs" --no-tests=error "${selection[@]}" 2>&1 | tee "$logs/tests.log" |
+  grep -vE '^ +Start +[0-9]+:|   Passed  '
+
+if [ -z "$quick" ]; then
+  stamp=build/sanitized-$(tree_digest)
+  for preset in asan tsan; do
+    step "sanitizer subset: $preset"
+    if [ -e "$stamp.$preset" ]; then
+      cat "$stamp.$preset"
+      echo "(from the last run on these very contents; not repeated)"
+      continue
+    fi
+    logged "$preset-configure" cmake --preset "$preset"
+    logged "$preset-build" cmake --build --preset "$preset" -j "$jobs"
+    logged "$preset-tests" ctest --preset "$preset" -j "$jobs"
+    grep 'tests passed' "$logs/$preset-tests.log" | tee "$stamp.$preset"
+  done
+fi
+
+step "done, logs in $logs"
+grep 'tests passed' "$logs/tests.log"

@@ -1,0 +1,19 @@
+#pragma once
+#include "sequence_map.cuh"
+#include "views.cuh"
+
+// The one argument of the kernels of conv1d_pack. Pointers that an operator does not have are null.
+struct ConvArguments {
+  View3 x, out, dout, dx;
+  const void *weight, *bias;              // (dim, conv_width), (dim)
+  const void *initial_states;             // (n_sequences, dim, conv_width - 1), oldest input first
+  const void *dfinal_states;              // the same shape
+  void *final_states, *dinitial_states;   // the same shape
+  float *dweight, *dbias;                 // (dim, conv_width), (dim)
+  float* partial;                         // (tiles, dim, conv_width + 1): sums over one tile's tokens
+  const int* run_index;                   // (batch, seqlen): index inside the run, -1 for padding
+  const int* slot;                        // (batch, seqlen): which state, -1 for padding
+  const SequenceItem* items;
+  long long item_count;
+  long long batch, seqlen, dim;
+};

@@ -1,0 +1,85 @@
+#pragma once
+#include "parameters.cuh"
+#include "primitives.cuh"
+#include "views.cuh"
+// Elements of activations in memory, and their values in registers, which are always fp32.
+#if DTYPE == FP32
+typedef float Element;
+__device__ __forceinline__ float to_float(Element x) { return x; }
+__device__ __forceinline__ Element from_float(float x) { return x; }
+#elif DTYPE == FP16
+typedef uint16 Element;
+__device__ __forceinline__ float to_float(Element x) { return fp16_to_float(x); }
+__device__ __forceinline__ Element from_float(float x) { return float_to_fp16(x); }
+#else
+typedef uint16 Element;
+__device__ __forceinline__ float to_float(Element x) { return bits_to_float(uint32(x) << 16); }
+#if CONVERT == NATIVE
+__device__ __forceinline__ Element from_float(float x) { return float_to_bf16(x); }
+#else
+// Round to nearest even on the upper half of the bits; a NaN stays one.
+__device__ __forceinline__ Element from_float(float x) {
+  uint32 bits = float_to_bits(x);
+  uint32 rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  return Element(x == x ? rounded : 0x7fffu);
+}
+#endif
+#endif
+
+// VECTOR neighbouring elements, moved by one access. The address must be a multiple of their size.
+#if DTYPE == FP32
+struct alignas(4 * VECTOR) Pack {
+  Element element[VECTOR];
+};
+__device__ __forceinline__ void load_pack(const Element* from, float (&x)[VECTOR]) {
+  Pack pack = *reinterpret_cast<const Pack*>(from);
+#pragma unroll
+  for (int i = 0; i < VECTOR; ++i) x[i] = pack.element[i];
+}
+__device__ __forceinline__ void store_pack(Element* to, const float (&x)[VECTOR]) {
+  Pack pack;
+#pragma unroll
+  for (int i = 0; i < VECTOR; ++i) pack.element[i] = x[i];
+  *reinterpret_cast<Pack*>(to) = pack;
+}
+#elif VECTOR == 1
+__device__ __forceinline__ void load_pack(const Element* from, float (&x)[1]) { x[0] = to_float(*from); }
+__device__ __forceinline__ void store_pack(Element* to, const float (&x)[1]) { *to = from_float(x[0]); }
+#else
+struct alignas(2 * VECTOR) Pack {
+  uint32 word[VECTOR / 2];
+};
+__device__ __forceinline__ void load_pack(const Element* from, float (&x)[VECTOR]) {
+  Pack pack = *reinterpret_cast<const Pack*>(from);
+#pragma unroll
+  for (int i = 0; i < VECTOR / 2; ++i) {
+    x[2 * i] = to_float(Element(pack.word[i]));
+    x[2 * i + 1] = to_float(Element(pack.word[i] >> 16));
+  }
+}
+__device__ __forceinline__ void store_pack(Element* to, const float (&x)[VECTOR]) {
+  Pack pack;
+#pragma unroll
+  for (int i = 0; i < VECTOR / 2; ++i) {
+    pack.word[i] = uint32(from_float(x[2 * i])) | uint32(from_float(x[2 * i + 1])) << 16;
+  }
+  *reinterpret_cast<Pack*>(to) = pack;
+}
+#endif
+
+// Where an element of an activation stands. The layout says which stride is 1.
+__device__ __forceinline__ int64 offset_of(const View3& view, int64 row, int64 token, int64 channel) {
+#if LAYOUT == TOKEN_MAJOR
+  return row * view.batch + token * view.token + channel;
+#elif LAYOUT == CHANNEL_MAJOR
+  return row * view.batch + token + channel * view.channel;
+#else
+  return row * view.batch + token * view.token + channel * view.channel;
+#endif
+}
+__device__ __forceinline__ const Element* element_at(const View3& view, int64 row, int64 token, int64 channel) {
+  return static_cast<const Element*>(view.data) + offset_of(view, row, token, channel);
+}
+__device__ __forceinline__ Element* output_at(const View3& view, int64 row, int64 token, int64 channel) {
+  return static_cast<Element*>(view.data) + offset_of(view, row, token, channel);
+}

@@ -1,0 +1,37 @@
+#pragma once
+// Values of all parameters for an IDE that opens a template as it stands. The generator leaves this file out.
+#define FP32 0
+#define FP16 1
+#define BF16 2
+#define DTYPE BF16
+#define TOKEN_MAJOR 0
+#define CHANNEL_MAJOR 1
+#define STRIDED 2
+#define LAYOUT TOKEN_MAJOR
+#define NONE 0
+#define SILU 1
+#define ACTIVATION SILU
+#define ONE 0
+#define MANY 1
+#define GROUPS ONE
+#define INTEGER 0
+#define NATIVE 1
+#define CONVERT NATIVE
+#define OFF 0
+#define ON 1
+#define D_STATE 16
+#define CONV_WIDTH 4
+#define HAS_BIAS ON
+#define HAS_SOFTPLUS ON
+#define HAS_D ON
+#define HAS_Z ON
+#define HAS_DELTA_BIAS ON
+#define HAS_INITIAL_STATES OFF
+#define HAS_FINAL_STATES OFF
+#define BLOCK 128
+#define LANES 8
+#define CHANNEL_GROUPS 8
+#define TILE_TOKENS 8
+#define STEP_TOKENS 8
+#define VECTOR 2
+#define MIN_BLOCKS 4

@@ -1,0 +1,131 @@
+#pragma once
+#include "math.cuh"
+#include "number.cuh"
+#include "ssm_arguments.cuh"
+// What the scans share: how a block's threads divide channels and states, and how a tile of tokens is staged in shared memory.
+//
+// LANES neighbouring threads share a channel; each holds STATES of its states in registers. A sequence is walked tile by
+// tile. Tokens and channels that do not exist are staged so that they change nothing: dt = 0 gives exp(dt * A) = 1, and
+// dt * u = 0 adds nothing.
+constexpr int STATES = (D_STATE + LANES - 1) / LANES;
+constexpr int PADDED_STATES = STATES * LANES;  // the last lane's unused states have A = B = C = 0
+
+struct alignas(16) Float4 {
+  float x, y, z, w;
+};
+struct alignas(8) Float2 {
+  float x, y;
+};
+
+// STATES neighbouring floats from shared memory, by the widest accesses that their number allows.
+__device__ __forceinline__ void load_states(const float* from, float (&x)[STATES]) {
+  if constexpr (STATES % 4 == 0) {
+#pragma unroll
+    for (int s = 0; s < STATES; s += 4) {
+      Float4 four = *reinterpret_cast<const Float4*>(from + s);
+      x[s] = four.x;
+      x[s + 1] = four.y;
+      x[s + 2] = four.z;
+      x[s + 3] = four.w;
+    }
+  } else if constexpr (STATES % 2 == 0) {
+#pragma unroll
+    for (int s = 0; s < STATES; s += 2) {
+      Float2 two = *reinterpret_cast<const Float2*>(from + s);
+      x[s] = two.x;
+      x[s + 1] = two.y;
+    }
+  } else {
+#pragma unroll
+    for (int s = 0; s < STATES; ++s) x[s] = from[s];
+  }
+}
+
+// The channels of a block all read the same B and C: blocks are laid out group after group.
+struct ChannelRange {
+  int64 group, begin, end;
+};
+__device__ __forceinline__ ChannelRange block_channels(const SsmArguments& args, int channels) {
+#if GROUPS == MANY
+  int64 per_group = args.dim / args.groups;
+  int64 group = blockIdx.x / args.blocks_per_group;
+  int64 begin = group * per_group + blockIdx.x % args.blocks_per_group * channels;
+  int64 group_end = (group + 1) * per_group;
+#else
+  int64 group = 0;
+  int64 begin = int64(blockIdx.x) * channels;
+  int64 group_end = args.dim;
+#endif
+  return {group, begin, begin + channels < group_end ? begin + channels : group_end};
+}
+
+// A * log2(e), so that exp(dt * A) is one exponential of base 2.
+__device__ __forceinline__ void load_decay_rates(const SsmArguments& args, int64 channel, bool exists, int lane,
+                                                 float (&rate)[STATES]) {
+#pragma unroll
+  for (int s = 0; s < STATES; ++s) {
+    int n = lane * STATES + s;
+    rate[s] = exists && n < D_STATE ? args.A[channel * D_STATE + n] * LOG2_E : 0.0f;
+  }
+}
+
+// delta + delta_bias, the input of softplus.
+__device__ __forceinline__ float biased_delta(const SsmArguments& args, float delta, int64 channel) {
+#if HAS_DELTA_BIAS
+  return delta + args.delta_bias[channel];
+#else
+  return delta;
+#endif
+}
+__device__ __forceinline__ float step_size(float biased) {
+#if HAS_SOFTPLUS
+  return softplus(biased);
+#else
+  return biased;
+#endif
+}
+
+// The part of a tile that a thread stages: VECTOR channels of one token, neighbours in the order of memory.
+struct TilePlace {
+  int token, channel;  // inside the tile, inside the block
+};
+__device__ __forceinline__ TilePlace tile_place(int index, int channels) {
+#if LAYOUT == CHANNEL_MAJOR
+  return {index % TILE_TOKENS, index / TILE_TOKENS * VECTOR};
+#else
+  int packs = channels / VECTOR;
+  return {index / packs, index % packs * VECTOR};
+#endif
+}
+
+// B and C of a tile's tokens as fp32 (TILE_TOKENS, PADDED_STATES) in shared memory, 0 where there is no token or state.
+__device__ __forceinline__ void stage_b_and_c(const SsmArguments& args, const SequenceItem& item, int base, int64 group,
+                                              float* b, float* c) {
+  for (int k = threadIdx.x; k < TILE_TOKENS * PADDED_STATES; k += BLOCK) {
+    int t = base + k / PADDED_STATES, n = k % PADDED_STATES;
+    float b_value = 0.0f, c_value = 0.0f;
+    if (t < item.length && n < D_STATE) {
+      int64 token = int64(item.start) + t;
+      b_value = to_float(static_cast<const Element*>(args.B.data)[item.row * args.B.batch + token * args.B.token +
+                                                                  group * args.B.group + n * args.B.state]);
+      c_value = to_float(static_cast<const Element*>(args.C.data)[item.row * args.C.batch + token * args.C.token +
+                                                                  group * args.C.group + n * args.C.state]);
+    }
+    b[k] = b_value;
+    c[k] = c_value;
+  }
+}
+
+// Padding tokens: zero in every channel of the block.
+__device__ __forceinline__ void write_zeros(const View3& view, const SequenceItem& item, const ChannelRange& range,
+                                            int channels) {
+  for (int base = 0; base < item.length; base += TILE_TOKENS) {
+    for (int k = threadIdx.x; k < TILE_TOKENS * channels / VECTOR; k += BLOCK) {
+      TilePlace place = tile_place(k, channels);
+      int64 channel = range.begin + place.channel;
+      if (base + place.token >= item.length || channel >= range.end) continue;
+      float zero[VECTOR] = {};
+      store_pack(output_at(view, item.row, int64(item.start) + base + place.token, channel), zero);
+    }
+  }
+}

@@ -1,0 +1,53 @@
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+namespace {
+
+struct Outcome {
+  int status;
+  std::string text;  ///< what the shell line printed on its stdout
+};
+
+/// Runs the program through the shell; `arguments` may hold redirections.
+Outcome packjit(const std::string& arguments) {
+  const std::string line = std::string("'") + PACKJIT_PROGRAM + "' " + arguments;
+  FILE* pipe = popen(line.c_str(), "r");
+  if (pipe == nullptr) return {-1, "popen failed"};
+  std::string text;
+  std::array<char, 4096> part{};
+  while (const std::size_t n = std::fread(part.data(), 1, part.size(), pipe)) text.append(part.data(), n);
+  const int status = pclose(pipe);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, text};
+}
+
+TEST(ExitStatus, VersionAndHelpSucceedOnStdout) {
+  EXPECT_EQ(packjit("--version 2>/dev/null").text, "packjit 0.1.0\n");
+  const Outcome help = packjit("--help 2>/dev/null");
+  EXPECT_EQ(help.status, 0);
+  EXPECT_NE(help.text.find("Usage: packjit"), std::string::npos) << help.text;
+}
+
+TEST(ExitStatus, BadUsageIsTwoWithOneMessageOnStderr) {
+  for (const char* arguments : {"", "--nonsense", "no-such-command", "''"}) {
+    const Outcome outcome = packjit(std::string(arguments) + " 2>&1 >/dev/null");
+    EXPECT_EQ(outcome.status, 2) << arguments;
+    EXPECT_EQ(outcome.text.rfind("packjit: ", 0), 0U) << outcome.text;
+    EXPECT_EQ(outcome.text.find('\n'), outcome.text.size() - 1) << outcome.text;
+    EXPECT_EQ(packjit(std::string(arguments) + " 2>/dev/null").text, "") << arguments;
+  }
+}
+
+TEST(ExitStatus, LostOutputIsAnError) {
+  for (const char* redirection : {">/dev/full", ">&-"}) {
+    const Outcome outcome = packjit(std::string("--version 2>&1 ") + redirection);
+    EXPECT_EQ(outcome.status, 2) << redirection;
+    EXPECT_NE(outcome.text.find("cannot write to standard output"), std::string::npos) << outcome.text;
+  }
+}
+
+}  // namespace
