@@ -1,0 +1,72 @@
+#include "packing/boundaries.hpp"
+
+#include <stdexcept>
+#include <string>
+
+namespace packjit {
+namespace {
+
+std::int64_t checked_tokens(const Row& row, std::int64_t pack_length) {
+  std::int64_t tokens = 0;
+  for (const Piece& piece : row.pieces) tokens += piece.length;
+  if (tokens > pack_length) {
+    throw std::invalid_argument("packing: a row holds " + std::to_string(tokens) +
+                                " tokens, more than the pack length of " + std::to_string(pack_length));
+  }
+  return tokens;
+}
+
+void append_positions(std::vector<std::int32_t>& positions, const Row& row, std::int64_t pack_length) {
+  const std::int64_t padding = pack_length - checked_tokens(row, pack_length);
+  for (const Piece& piece : row.pieces) {
+    for (std::int64_t i = 0; i < piece.length; ++i) positions.push_back(static_cast<std::int32_t>(i));
+  }
+  positions.insert(positions.end(), static_cast<std::size_t>(padding), -1);
+}
+
+}  // namespace
+
+std::vector<std::int32_t> position_indices(const Row& row, std::int64_t pack_length) {
+  std::vector<std::int32_t> positions;
+  append_positions(positions, row, pack_length);
+  return positions;
+}
+
+std::vector<std::int32_t> position_indices(const Call& call, std::int64_t pack_length) {
+  std::vector<std::int32_t> positions;
+  positions.reserve(call.rows.size() * static_cast<std::size_t>(pack_length));
+  for (const Row& row : call.rows) append_positions(positions, row, pack_length);
+  return positions;
+}
+
+std::vector<std::int64_t> cu_seqlens(const Call& call, std::int64_t pack_length) {
+  std::vector<std::int64_t> offsets{0};
+  for (const Row& row : call.rows) {
+    const std::int64_t row_end = offsets.back() + pack_length;
+    checked_tokens(row, pack_length);
+    for (const Piece& piece : row.pieces) offsets.push_back(offsets.back() + piece.length);
+    if (offsets.back() < row_end) offsets.push_back(row_end);
+  }
+  return offsets;
+}
+
+std::vector<StateHandover> state_handovers(const PackPlan& plan, SlotNumbering numbering) {
+  std::vector<StateHandover> handovers;
+  std::vector<StateSlot> last(static_cast<std::size_t>(plan.documents));
+  for (std::size_t c = 0; c < plan.calls.size(); ++c) {
+    StateSlot here{static_cast<std::int64_t>(c), 0};
+    for (const Row& row : plan.calls[c].rows) {
+      const bool padded = checked_tokens(row, plan.options.pack_length) < plan.options.pack_length;
+      for (const Piece& piece : row.pieces) {
+        StateSlot& before = last.at(static_cast<std::size_t>(piece.document));
+        if (piece.continues) handovers.push_back({piece.document, before, here});
+        before = here;
+        ++here.slot;
+      }
+      if (padded && numbering == SlotNumbering::cu_seqlens) ++here.slot;
+    }
+  }
+  return handovers;
+}
+
+}  // namespace packjit
