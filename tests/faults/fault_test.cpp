@@ -180,7 +180,8 @@ HostTensors StridedCall::run(const HostTensors& inputs) {
   }
   specialise(spec, config, views);
   const MappedSequences sequences(device_, map_of(case_));
-  run_operator(device_, spec, config, views, sequences);
+  Buffer workspace;
+  run_operator(device_, spec, config, views, sequences, workspace);
   device_.synchronize();
   device_.check_guards();
   HostTensors outputs;
