@@ -14,5 +14,6 @@ void register_compile(CLI::App& app);
 void register_inspect(CLI::App& app);
 void register_run(CLI::App& app);
 void register_verify(CLI::App& app);
+void register_bench(CLI::App& app);
 
 }  // namespace packjit

@@ -21,7 +21,15 @@ namespace {
 enum ExitStatus : int { success = 0, internal_error = 1, bad_input = 2, missing_environment = 3, check_failed = 4 };
 
 /// One line a subcommand, in the order of the help page.
-void register_commands([[maybe_unused]] CLI::App& app) {}
+void register_commands(CLI::App& app) {
+  register_doctor(app);
+  register_pack(app);
+  register_generate(app);
+  register_compile(app);
+  register_inspect(app);
+  register_verify(app);
+  register_bench(app);
+}
 
 /// A stream that was closed by the caller must not be taken over by the next file that is opened, whose contents the
 /// stream's text would then destroy. It is opened the wrong way round, so that using it still fails.

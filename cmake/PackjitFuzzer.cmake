@@ -57,7 +57,7 @@ function(packjit_fuzzer name)
       COMMAND_EXPAND_LISTS VERBATIM)
     list(APPEND objects "${object}")
   endforeach()
-  set(program "${CMAKE_CURRENT_BINARY_DIR}/${name}")
+  set(program "${CMAKE_CURRENT_BINARY_DIR}/${name}.dir/${name}")  # a target may not have the name of a file
   add_custom_command(OUTPUT "${program}"
     COMMAND "${PACKJIT_CLANGXX}" ${packjit_fuzz_flags} ${objects} -o "${program}"
     DEPENDS ${objects} COMMENT "Fuzz target ${name}" VERBATIM)

@@ -185,6 +185,10 @@ std::string host_entries(std::string_view body, std::string_view argument_type) 
 
 }  // namespace
 
+std::string source_key(const Spec& spec, const Config& config) {
+  return fmt::format("{} {} {}", name_of(spec.op), spec.values.text(), config.values.text());
+}
+
 Source generate(const Spec& spec, const Config& config, Target target) {
   check_pair(spec, config);
   const std::string root = fmt::format("{}.cu", name_of(spec.op));
@@ -195,7 +199,7 @@ Source generate(const Spec& spec, const Config& config, Target target) {
   const std::string_view argument_type = is_scan(spec.op) ? "SsmArguments" : "ConvArguments";
   const std::size_t argument_bytes = is_scan(spec.op) ? sizeof(SsmArguments) : sizeof(ConvArguments);
   Source source;
-  source.key = fmt::format("{} {} {}", name_of(spec.op), spec.values.text(), config.values.text());
+  source.key = source_key(spec, config);
   source.text = fmt::format(
       "{}\n{}\n{}\nstatic_assert(sizeof({}) == {}, \"host and device disagree on the kernels' argument\");\n",
       header(spec, config, source.key), printer.constants(), printer.body(), argument_type, argument_bytes);

@@ -6,7 +6,8 @@
 namespace packjit {
 
 CallScheduler::CallScheduler(std::int64_t documents, std::int64_t rows_per_call)
-    : rows_per_call_(static_cast<std::size_t>(rows_per_call)), in_calls_until_(static_cast<std::size_t>(documents), 0) {}
+    : rows_per_call_(static_cast<std::size_t>(rows_per_call)),
+      in_calls_until_(static_cast<std::size_t>(documents), 0) {}
 
 void CallScheduler::add(Row row) {
   const std::size_t number = next_number_++;

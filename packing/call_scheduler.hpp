@@ -39,9 +39,9 @@ class CallScheduler {
   void make_call();
 
   std::size_t rows_per_call_;
-  std::vector<std::int64_t> in_calls_until_;        ///< per document: tokens that lie in calls already made
-  std::map<std::size_t, Pending> pending_;          ///< rows in no call, by number of arrival
-  std::map<PieceStart, std::size_t> waiting_;       ///< the row that waits for the token before this one
+  std::vector<std::int64_t> in_calls_until_;              ///< per document: tokens that lie in calls already made
+  std::map<std::size_t, Pending> pending_;                ///< rows in no call, by number of arrival
+  std::map<PieceStart, std::size_t> waiting_;             ///< the row that waits for the token before this one
   std::set<std::pair<std::int64_t, std::size_t>> ready_;  ///< urgency (small is urgent), number of arrival
   std::size_t next_number_ = 0;
   std::vector<Call> calls_;

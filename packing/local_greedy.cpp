@@ -1,8 +1,9 @@
 #include <algorithm>
 #include <iterator>
-#include <optional>
+#include <map>
 #include <queue>
 #include <set>
+#include <utility>
 
 #include "packing/call_scheduler.hpp"
 #include "packing/cutting.hpp"
@@ -43,6 +44,59 @@ struct LessRoom {
   }
 };
 
+/// Which row each piece of a list of rows continues.
+class Predecessors {
+ public:
+  explicit Predecessors(const std::vector<Row>& rows) : none_(rows.size()) {
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      for (const Piece& piece : rows[i].pieces) {
+        if (piece.more) row_of_end_[{piece.document, piece.offset + piece.length}] = i;
+      }
+    }
+  }
+  /// Index of the row with the piece before this one; none() where it is not in the list.
+  [[nodiscard]] std::size_t of(const Piece& piece) const {
+    const auto found = row_of_end_.find({piece.document, piece.offset});
+    return found == row_of_end_.end() ? none_ : found->second;
+  }
+  [[nodiscard]] std::size_t none() const { return none_; }
+
+ private:
+  std::map<std::pair<std::int64_t, std::int64_t>, std::size_t> row_of_end_;  ///< by document and end of piece
+  std::size_t none_;
+};
+
+/// Reorders rows such that those a row continues come right before it, as far as they are among them: its state then
+/// waits for few calls. Otherwise the order stays. The rows must not wait for each other in a circle.
+std::vector<Row> predecessors_first(std::vector<Row> rows) {
+  const Predecessors predecessors(rows);
+  std::vector<char> is_continued(rows.size() + 1, 0);
+  for (const Row& row : rows) {
+    for (const Piece& piece : row.pieces) is_continued[predecessors.of(piece)] = 1;
+  }
+  std::vector<Row> ordered;
+  ordered.reserve(rows.size());
+  std::vector<char> visited(rows.size(), 0);
+  std::vector<std::pair<std::size_t, std::size_t>> path;  // row, next of its pieces to follow; a chain can be long
+  for (std::size_t last = 0; last < rows.size(); ++last) {
+    if (is_continued[last]) continue;  // reached from the row that continues it
+    path.emplace_back(last, 0);
+    while (!path.empty()) {
+      auto& [number, next_piece] = path.back();
+      if (next_piece == rows[number].pieces.size()) {
+        ordered.push_back(std::move(rows[number]));
+        path.pop_back();
+        continue;
+      }
+      const std::size_t before = predecessors.of(rows[number].pieces[next_piece++]);
+      if (before == predecessors.none() || visited[before]) continue;
+      visited[before] = 1;
+      path.emplace_back(before, 0);
+    }
+  }
+  return ordered;
+}
+
 class LocalGreedy {
  public:
   LocalGreedy(std::span<const Document> documents, const PackOptions& options)
@@ -52,8 +106,7 @@ class LocalGreedy {
         scheduler_(static_cast<std::int64_t>(documents.size()), options.rows_per_call) {}
 
   std::vector<Call> run() {
-    const std::size_t window =
-        std::min(documents_.size(), static_cast<std::size_t>(options_.window));
+    const std::size_t window = std::min(documents_.size(), static_cast<std::size_t>(options_.window));
     for (std::size_t first = 0; first < documents_.size(); first += window) {
       const std::size_t last = std::min(documents_.size(), first + window);
       pack_window(first, last);
@@ -75,8 +128,7 @@ class LocalGreedy {
       const std::int64_t stage = put(candidate);
       if (piece.more) {
         const Document& document = documents_[static_cast<std::size_t>(piece.document)];
-        longest_first.push(
-            {piece_at(document, piece.document, piece.offset + piece.length, options_.cut), stage + 1});
+        longest_first.push({piece_at(document, piece.document, piece.offset + piece.length, options_.cut), stage + 1});
       }
     }
   }
@@ -105,24 +157,61 @@ class LocalGreedy {
     return {{}, options_.pack_length, candidate.stage, ++opened_};
   }
 
-  /// Keeps the rows with the most room open and hands the others on.
+  /// Keeps the rows with the most room open and hands the others on. A row is kept once only: where no short documents
+  /// come, it would stay for ever, and its documents with it.
   void seal_all_but(std::size_t kept) {
+    for (auto row = open_.begin(); row != open_.end();) {
+      const auto next = std::next(row);
+      if (row->number <= opened_before_window_) sealed_.push_back(std::move(open_.extract(row).value().row));
+      row = next;
+    }
     while (open_.size() > kept) sealed_.push_back(std::move(open_.extract(open_.begin()).value().row));
-    shuffle(sealed_, random_);
-    for (Row& row : sealed_) {
+    opened_before_window_ = opened_;
+
+    std::vector<Row> leaving = hold_back();
+    shuffle(leaving, random_);
+    for (Row& row : predecessors_first(std::move(leaving))) {
       std::sort(row.pieces.begin(), row.pieces.end(),
                 [](const Piece& a, const Piece& b) { return a.document < b.document; });
       scheduler_.add(std::move(row));
     }
-    sealed_.clear();
+  }
+
+  /// Rows that an open row continues, directly or through others, stay in `sealed_` until that row leaves, so that the
+  /// pieces of a document leave together. Returns the other sealed rows.
+  std::vector<Row> hold_back() {
+    const Predecessors predecessors(sealed_);
+    std::vector<char> held(sealed_.size() + 1, 0);
+    held[predecessors.none()] = 1;
+    std::vector<std::size_t> to_follow;
+    const auto hold_predecessors = [&](const Row& row) {
+      for (const Piece& piece : row.pieces) {
+        const std::size_t before = predecessors.of(piece);
+        if (held[before]) continue;
+        held[before] = 1;
+        to_follow.push_back(before);
+      }
+    };
+    for (const OpenRow& open : open_) hold_predecessors(open.row);
+    while (!to_follow.empty()) {
+      const std::size_t row = to_follow.back();
+      to_follow.pop_back();
+      hold_predecessors(sealed_[row]);
+    }
+    std::vector<Row> staying;
+    std::vector<Row> leaving;
+    for (std::size_t i = 0; i < sealed_.size(); ++i) (held[i] ? staying : leaving).push_back(std::move(sealed_[i]));
+    sealed_ = std::move(staying);
+    return leaving;
   }
 
   std::span<const Document> documents_;
   const PackOptions& options_;
   SplitMix64 random_;
   std::set<OpenRow, LessRoom> open_;
-  std::vector<Row> sealed_;  ///< in this window
-  std::int64_t opened_ = 0;
+  std::vector<Row> sealed_;  ///< in this window, or held back
+  std::int64_t opened_ = 0;  ///< rows so far
+  std::int64_t opened_before_window_ = 0;
   CallScheduler scheduler_;
 };
 

@@ -67,8 +67,8 @@ class NextFit {
   const PackOptions& options_;
   Row row_;  ///< the one open row
   std::int64_t free_;
-  std::deque<Piece> ready_;       ///< pieces that may enter the open row
-  std::vector<Piece> next_row_;   ///< pieces whose predecessor lies in the open row
+  std::deque<Piece> ready_;      ///< pieces that may enter the open row
+  std::vector<Piece> next_row_;  ///< pieces whose predecessor lies in the open row
   CallScheduler scheduler_;
 };
 

@@ -45,12 +45,12 @@ struct Call {
 };
 
 struct PackOptions {
-  std::int64_t pack_length = 0;   ///< tokens of a row, 1 to kMaximumLength
-  std::int64_t cut = 0;           ///< documents longer than this are cut; 1 to pack_length, 0 stands for pack_length
+  std::int64_t pack_length = 0;  ///< tokens of a row, 1 to kMaximumLength
+  std::int64_t cut = 0;          ///< documents longer than this are cut; 1 to pack_length, 0 stands for pack_length
   std::int64_t rows_per_call = 1;
-  std::int64_t window = 1024;     ///< local-greedy: documents that are sorted together
-  std::int64_t open_packs = 16;   ///< local-greedy: rows that stay open from one window to the next, at most
-  std::uint64_t seed = 0;         ///< local-greedy: order of the rows that are sealed together
+  std::int64_t window = 256;     ///< local-greedy: documents that are sorted together
+  std::int64_t open_packs = 16;  ///< local-greedy: rows that stay open from one window to the next, at most
+  std::uint64_t seed = 0;        ///< local-greedy: order of the rows that are sealed together
   friend bool operator==(const PackOptions&, const PackOptions&) = default;
 };
 
@@ -69,8 +69,8 @@ struct PackPlan {
 [[nodiscard]] PackPlan plan_next_fit(std::span<const Document> documents, const PackOptions& options);
 
 /// Sorts `window` documents by length, longest first, and puts each into the row it fills best. At the end of a window
-/// the rows with the most room, `open_packs` at most, stay open for the next one; the others are sealed and leave in an
-/// order drawn from `seed`, so that long documents do not always come first.
+/// the rows with the most room, `open_packs` at most, stay open for the next one (once); the others are sealed and
+/// leave in an order drawn from `seed`, so that long documents do not always come first.
 [[nodiscard]] PackPlan plan_local_greedy(std::span<const Document> documents, const PackOptions& options);
 
 struct PackMethod {

@@ -41,8 +41,8 @@ void measure_handovers(PackStatistics& statistics, const PackPlan& plan) {
 
 PackStatistics statistics_of(const PackPlan& plan, std::span<const Document> documents) {
   if (plan.documents != static_cast<std::int64_t>(documents.size())) {
-    throw std::invalid_argument("packing: the plan was made of " + std::to_string(plan.documents) +
-                                " documents, but " + std::to_string(documents.size()) + " were given");
+    throw std::invalid_argument("packing: the plan was made of " + std::to_string(plan.documents) + " documents, but " +
+                                std::to_string(documents.size()) + " were given");
   }
   const std::int64_t pack_length = plan.options.pack_length;
   PackStatistics statistics;

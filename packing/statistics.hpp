@@ -11,9 +11,9 @@ namespace packjit {
 struct PackStatistics {
   std::int64_t documents = 0, documents_cut = 0, pieces = 0, rows = 0, calls = 0;  ///< plain counts
   std::int64_t longest = 0;
-  std::int64_t tokens = 0;          ///< real ones
-  std::int64_t padded_tokens = 0;   ///< rows * pack length
-  double fill_rate = 0;             ///< tokens / padded_tokens
+  std::int64_t tokens = 0;         ///< real ones
+  std::int64_t padded_tokens = 0;  ///< rows * pack length
+  double fill_rate = 0;            ///< tokens / padded_tokens
   /// Each document alone in rows of the pack length: as many as it needs, none of it dropped.
   std::int64_t padded_to_pack_length = 0;
   /// Each document alone in one row as long as the longest document.

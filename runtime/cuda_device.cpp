@@ -114,11 +114,11 @@ void CudaDevice::check_guards() {
 }
 
 std::shared_ptr<const Module> CudaDevice::load(const Spec& spec, const Config& config) {
-  const Source source = generate(spec, config, Target::cuda);
-  const auto found = state_->modules.find(source.key);
+  const std::string key = source_key(spec, config);
+  const auto found = state_->modules.find(key);
   if (found != state_->modules.end()) return found->second;
-  auto module = state_->compile_and_load(source.text, true);
-  state_->modules.emplace(source.key, module);
+  auto module = state_->compile_and_load(generate(spec, config, Target::cuda).text, true);
+  state_->modules.emplace(key, module);
   return module;
 }
 

@@ -6,7 +6,7 @@ namespace packjit {
 namespace {
 constexpr Setting kSettings[] = {
     {"PACKJIT_NVRTC", "path of the NVRTC library; nothing else is searched when it is set", "searched"},
-    {"PACKJIT_CXX", "C++ compiler for host execution", "c++, g++ or clang++ on PATH"},
+    {"PACKJIT_HOST_COMPILER", "C++ compiler for host execution", "c++, g++ or clang++ on PATH"},
     {"CUDA_HOME", "root of a CUDA toolkit, searched for NVRTC", "not searched"},
     {"CUDA_PATH", "root of a CUDA toolkit, searched for NVRTC after CUDA_HOME", "not searched"},
     {"VIRTUAL_ENV", "Python environment, searched for the wheel nvidia-cuda-nvrtc", "not searched"},

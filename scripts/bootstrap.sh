@@ -47,8 +47,8 @@ install_packages() {
   command -v apt-get >/dev/null || die "no apt-get here; docs/building.md says what each of these is for: $*"
   say "installing with apt-get: $*"
   export DEBIAN_FRONTEND=noninteractive
-  apt-get update -qq
-  apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+  { apt-get update -qq && apt-get install -y -qq --no-install-recommends "$@" >/dev/null; } ||
+    die "apt-get could not install $* (its reason stands above)"
 }
 [ ${#missing[@]} = 0 ] || install_packages "${missing[@]}"
 
@@ -125,7 +125,8 @@ if [ ${#wheels[@]} -gt 0 ]; then
   scratch=$(mktemp -d "$wheel_dir/.install-XXXXXX")
   trap 'rm -rf "$scratch"' EXIT
   python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --no-compile \
-    --only-binary=:all: --target "$scratch" "${wheels[@]}"
+    --only-binary=:all: --target "$scratch" "${wheels[@]}" ||
+    die "pip could not install ${wheels[*]} (its reason stands above); docs/building.md says how to bring NVRTC otherwise"
   cp -rlf "$scratch"/. "$wheel_dir"/
   nvrtc=${nvrtc:-$(find_nvrtc)} || die "the wheels were installed, but $wheel_dir/nvidia/*/lib has no libnvrtc.so"
 fi

@@ -63,9 +63,8 @@ void HostDevice::fill(void* on_device, unsigned char value, std::size_t bytes) {
 }
 
 std::shared_ptr<const Module> HostDevice::load(const Spec& spec, const Config& config) {
-  const Source source = generate(spec, config, Target::host);
-  std::shared_ptr<const Module>& module = loaded_[source.key];
-  if (!module) module = shared_host_module(source.text);
+  std::shared_ptr<const Module>& module = loaded_[source_key(spec, config)];
+  if (!module) module = shared_host_module(generate(spec, config, Target::host).text);
   return module;
 }
 

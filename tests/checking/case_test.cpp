@@ -66,7 +66,7 @@ TEST(Inputs, AreTheSameForTheSameSeedAndHoldTheStepInItsRange) {
   c.op = Operator::ssm_pack_bwd;
   c.delta_bias = false;
   const HostTensors inputs = make_inputs(c), again = make_inputs(c);
-  ASSERT_EQ(inputs.size(), 7u);  // u, delta, A, B, C, D, z and dout
+  ASSERT_EQ(inputs.size(), 8u);  // u, delta, A, B, C, D, z and dout
   for (const auto& [name, tensor] : inputs) EXPECT_EQ(tensor.bytes, again.at(name).bytes) << name;
   // softplus(delta) between 0.001 and 0.1: delta between -6.907 and -2.253.
   for (const double delta : inputs.at("delta").to_double()) {

@@ -61,8 +61,8 @@ void expect_known_needs(const std::string& arch) {
   EXPECT_EQ(shared.name, "shared");
 
   EXPECT_FALSE(crowded.spill_free()) << arch;
-  EXPECT_LE(crowded.registers, 64) << arch;  // 65,536 registers for 1,024 threads
-  EXPECT_GT(crowded.registers, 32) << arch;
+  EXPECT_LE(crowded.registers, 64) << arch;  // at most 65,536 registers for 1,024 threads
+  EXPECT_GE(crowded.registers, 32) << arch;
   EXPECT_EQ(indexed.frame_bytes, 256) << arch;
   EXPECT_EQ(indexed.stack_bytes, 256) << arch;
   EXPECT_FALSE(indexed.spill_free());

@@ -1,0 +1,128 @@
+// The program `packjit pack` as a user runs it: exit statuses, streams, output files.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace packjit {
+namespace {
+
+class PackCommand : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "packjit_pack_XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_ / name, std::ios::binary) << text;
+  }
+  std::string read(const std::string& name) const {
+    std::ifstream file(folder_ / name, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  /// Runs `packjit pack`; returns the exit status, leaves both streams in output_ and errors_.
+  int pack(const std::string& arguments) {
+    const std::string command = std::string("'") + PACKJIT_PROGRAM + "' pack " + arguments + " >'" + path("stdout") +
+                                "' 2>'" + path("stderr") + "'";
+    const int status = std::system(command.c_str());
+    output_ = read("stdout");
+    errors_ = read("stderr");
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+  std::filesystem::path folder_;
+  std::string output_;
+  std::string errors_;
+};
+
+TEST_F(PackCommand, JsonHasTheFillRate) {
+  write("lengths", "5\n4\n3\n6\n2\n");
+  ASSERT_EQ(pack("--lengths '" + path("lengths") + "' --pack-length 10 --method next-fit --json"), 0) << errors_;
+  const auto report = nlohmann::json::parse(output_);
+  EXPECT_DOUBLE_EQ(report["fill_rate"].get<double>(), 20.0 / 30);
+  EXPECT_EQ(report["rows"], 3);
+  EXPECT_EQ(report["method"], "next-fit");
+  EXPECT_EQ(errors_, "");
+}
+
+TEST_F(PackCommand, CompareRunsEveryMethod) {
+  write("lengths", "6\n7\n3\n4\n");
+  ASSERT_EQ(pack("--lengths '" + path("lengths") + "' --pack-length 10 --compare --json"), 0) << errors_;
+  const auto report = nlohmann::json::parse(output_);
+  ASSERT_EQ(report["methods"].size(), 2u);
+  EXPECT_EQ(report["methods"][0]["method"], "next-fit");
+  EXPECT_EQ(report["methods"][0]["rows"], 3);  // 6 | 7 3 | 4
+  EXPECT_EQ(report["methods"][1]["method"], "local-greedy");
+  EXPECT_EQ(report["methods"][1]["rows"], 2);  // 7 3 | 6 4
+}
+
+TEST_F(PackCommand, TableInPlainWords) {
+  write("lengths", "6\n7\n3\n4\n");
+  ASSERT_EQ(pack("--lengths '" + path("lengths") + "' --pack-length 10 --compare"), 0) << errors_;
+  EXPECT_NE(output_.find("fill rate"), std::string::npos);
+  EXPECT_NE(output_.find("100.00 %"), std::string::npos);
+  EXPECT_NE(output_.find("66.67 %"), std::string::npos);
+}
+
+TEST_F(PackCommand, WritesThePlan) {
+  write("lengths", "24\n6\n10\n9\n");
+  ASSERT_EQ(pack("--lengths '" + path("lengths") + "' --pack-length 10 --rows-per-call 2 --method next-fit --out '" +
+                 path("plan.json") + "'"),
+            0)
+      << errors_;
+  std::ifstream golden(PACKJIT_GOLDEN "/plan_v1.json", std::ios::binary);
+  EXPECT_EQ(read("plan.json"), std::string(std::istreambuf_iterator<char>(golden), {}));
+}
+
+TEST_F(PackCommand, BadInputIsStatus2AndLeavesTheOutputAsItWas) {
+  write("lengths", "5\n");
+  write("bad", "5\nfive\n");
+  write("plan.json", "as it was");
+  const std::string out = " --out '" + path("plan.json") + "'";
+  const std::string good = "--lengths '" + path("lengths") + "' ";
+  for (const std::string& arguments : std::vector<std::string>{
+           "--lengths '" + path("bad") + "' --pack-length 10",
+           "--lengths '" + path("missing") + "' --pack-length 10",
+           "--lengths '" + folder_.string() + "' --pack-length 10",
+           "--lengths /dev/null --pack-length 10",
+           good,
+           good + "--pack-length 0",
+           good + "--pack-length -4",
+           good + "--pack-length 2147483648",
+           good + "--pack-length 99999999999999999999",
+           good + "--pack-length ten",
+           good + "--pack-length 10 --cut 0",
+           good + "--pack-length 10 --cut 11",
+           good + "--pack-length 10 --rows-per-call 0",
+           good + "--pack-length 10 --window 0",
+           good + "--pack-length 10 --open-packs -1",
+           good + "--pack-length 10 --seed -1",
+           good + "--pack-length 10 --method ffd",
+           good + "--pack-length 10 --nonsense",
+       }) {
+    EXPECT_EQ(pack(arguments + out), 2) << arguments << "\n" << errors_;
+    EXPECT_EQ(output_, "") << arguments;
+    EXPECT_EQ(std::count(errors_.begin(), errors_.end(), '\n'), 1) << arguments << "\n" << errors_;
+    EXPECT_EQ(read("plan.json"), "as it was") << arguments;
+  }
+}
+
+TEST_F(PackCommand, UnwritableOutputIsStatus2) {
+  write("lengths", "5\n");
+  EXPECT_EQ(pack("--lengths '" + path("lengths") + "' --pack-length 10 --out '" + path("no/such/plan.json") + "'"), 2);
+  EXPECT_NE(errors_.find("no/such/plan.json"), std::string::npos) << errors_;
+}
+
+}  // namespace
+}  // namespace packjit
