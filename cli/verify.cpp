@@ -6,10 +6,12 @@
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <stdexcept>
 #include <string>
 
 #include "checking/case_file.hpp"
+#include "checking/kernels.hpp"
 #include "checking/matrix.hpp"
 #include "cli/commands.hpp"
 #include "cli/lengths_file.hpp"
@@ -17,6 +19,7 @@
 #include "packing/packing.hpp"
 #include "runtime/device.hpp"
 #include "runtime/errors.hpp"
+#include "runtime/host/host_device.hpp"
 
 namespace packjit {
 namespace {
@@ -112,6 +115,20 @@ std::vector<std::unique_ptr<Device>> other_orders(const Device& device) {
   return devices;
 }
 
+/// Host execution compiles with a whole C++ compiler: several kernels at a time, a few at once so that progress shows.
+void compile_beforehand(Device& device, const std::vector<PlannedCase>& matrix) {
+  auto* host = dynamic_cast<host::HostDevice*>(&device);
+  if (host == nullptr) return;
+  const std::vector<checking::Kernel> kernels = checking::kernels_of(matrix, device.info().arch);
+  Progress progress("compiling kernels", static_cast<std::int64_t>(kernels.size()));
+  constexpr std::size_t kAtOnce = 8;
+  for (std::size_t first = 0; first < kernels.size(); first += kAtOnce) {
+    const std::size_t count = std::min(kAtOnce, kernels.size() - first);
+    host->prepare(std::span(kernels).subspan(first, count));
+    progress.advance(static_cast<std::int64_t>(count));
+  }
+}
+
 void verify(const VerifyOptions& options) {
   if (!options.case_file.empty() && !options.lengths_file.empty()) {
     throw std::invalid_argument("packjit verify: --case and --lengths cannot be given together; run it once with each");
@@ -122,6 +139,7 @@ void verify(const VerifyOptions& options) {
   std::vector<Device*> orders;
   std::ranges::transform(others, std::back_inserter(orders), [](const auto& other) { return other.get(); });
 
+  compile_beforehand(*device, matrix);
   checking::Report report;
   {
     Progress progress("verify", static_cast<std::int64_t>(matrix.size()));

@@ -11,7 +11,6 @@
 namespace packjit::checking {
 namespace {
 
-constexpr std::array kForwards = {Operator::conv1d_pack_fwd, Operator::ssm_pack_fwd};
 constexpr std::array kBackwards = {Operator::conv1d_pack_bwd, Operator::ssm_pack_bwd};
 
 /// A convolution that adds up the last four inputs of ones, one channel, fp32.
