@@ -27,8 +27,9 @@ struct InspectOptions {
 };
 
 constexpr std::string_view kNoDisassembler =
-    "no disassembler found: neither cuobjdump nor nvdisasm is in CUDA_HOME, CUDA_PATH, PATH or /usr/local/cuda; install "
-    "the CUDA toolkit, or the package cuda-cuobjdump of it, to see SASS";
+    "no disassembler found: neither nvdisasm nor cuobjdump is in CUDA_HOME, CUDA_PATH, PATH or /usr/local/cuda; "
+    "install "
+    "the CUDA toolkit, or its package cuda-nvdisasm, to see SASS";
 
 // Where a Config field's value came from.
 std::string_view reason(const InspectOptions& options, std::string_view field) {
@@ -56,7 +57,8 @@ std::string kernel_text(const KernelReport& kernel) {
   const std::int64_t local = std::max(image.frame_bytes, image.stack_bytes);
   row("spills", image.spill_free() ? "none; no local memory" : fmt::format("{} bytes of local memory a thread", local));
   if (kernel.spills && !image.spill_free()) {
-    row("", fmt::format("{} bytes of spill stores, {} of loads", kernel.spills->store_bytes, kernel.spills->load_bytes));
+    row("",
+        fmt::format("{} bytes of spill stores, {} of loads", kernel.spills->store_bytes, kernel.spills->load_bytes));
   }
   row("shared memory", fmt::format("{} bytes a block: {} static, {} given at launch", kernel.shared_bytes(),
                                    image.shared_bytes, kernel.dynamic_shared));
@@ -146,7 +148,7 @@ void register_inspect(CLI::App& app) {
       ->type_name("ARCH");
   command->add_flag("--source", options->source, "prints the generated source instead of the summary");
   command->add_flag("--ptx", options->ptx, "prints the PTX instead of the summary");
-  command->add_flag("--sass", options->sass, "prints the SASS instead of the summary; needs cuobjdump or nvdisasm");
+  command->add_flag("--sass", options->sass, "prints the SASS instead of the summary; needs nvdisasm or cuobjdump");
   command->add_flag("--json", options->json, "prints JSON");
   command->callback([options] { run_inspect(*options); });
 }
