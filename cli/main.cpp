@@ -22,9 +22,13 @@ enum ExitStatus : int { success = 0, internal_error = 1, bad_input = 2, missing_
 
 /// One line a subcommand, in the order of the help page.
 void register_commands(CLI::App& app) {
+  register_doctor(app);
   register_pack(app);
   register_generate(app);
   register_compile(app);
+  register_inspect(app);
+  register_run(app);
+  register_verify(app);
   register_bench(app);
 }
 

@@ -1,0 +1,38 @@
+// A missing barrier shows as a result that depends on the order in which host execution runs the threads.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <memory>
+
+#include "checking/matrix.hpp"
+#include "tests/faults/fault_test.hpp"
+
+namespace packjit::checking {
+namespace {
+
+class ThreadOrder : public testing::TestWithParam<Operator> {};
+
+TEST_P(ThreadOrder, ChangesNoBit) {
+  std::vector<std::unique_ptr<Device>> devices;
+  devices.push_back(open_host_device({HostOrder::Kind::reverse, 0}));
+  for (const std::uint64_t seed : {1, 2, 3}) devices.push_back(open_host_device({HostOrder::Kind::seeded, seed}));
+  std::vector<Device*> others;
+  for (const auto& device : devices) others.push_back(device.get());
+  const std::unique_ptr<Device> forward = open_host_device();
+
+  Case c;
+  c.name = "thread order";
+  c.op = GetParam();
+  c.dim = 40;
+  c.initial_states = c.final_states = true;
+  c.rows = {row_of({20, 1, 3, -2, 17}), row_of({43})};
+  const CaseRun run = first_run(*forward, c);
+  expect_pass(check_thread_orders(others, run));
+  expect_pass(check_against_oracle(run, compute_reference(c, run.inputs)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Host, ThreadOrder, testing::ValuesIn(kOperators),
+                         [](const auto& tested) { return std::string(name_of(tested.param)); });
+
+}  // namespace
+}  // namespace packjit::checking
