@@ -12,16 +12,16 @@ struct ForwardRow {
   int d_state, block, lanes, tile_tokens, vector, min_blocks;
 };
 constexpr ForwardRow kForward[] = {
-    {16, 128, 1, 16, 2, 4},  {32, 128, 2, 16, 2, 4},  {64, 128, 8, 16, 2, 4},
-    {128, 128, 8, 16, 2, 4}, {256, 128, 16, 8, 2, 4}, {512, 128, 32, 4, 2, 4},
+    {16, 128, 1, 16, 8, 4},  {32, 128, 2, 16, 8, 4},  {64, 128, 8, 16, 8, 4},
+    {128, 128, 8, 16, 8, 4}, {256, 128, 16, 8, 8, 4}, {512, 128, 32, 4, 4, 4},
 };
 struct BackwardRow {
   int d_state, block, lanes, channel_groups, tile_tokens, step_tokens, vector, min_blocks;
 };
 constexpr BackwardRow kBackward[] = {
-    {1, 128, 1, 1, 8, 8, 2, 2},   {2, 128, 1, 1, 8, 8, 2, 2},    {4, 128, 2, 2, 8, 8, 2, 2},
-    {8, 128, 4, 4, 8, 8, 2, 4},   {16, 128, 8, 8, 8, 8, 2, 4},   {32, 128, 16, 8, 8, 8, 2, 4},
-    {64, 128, 32, 8, 8, 8, 2, 4}, {128, 128, 32, 4, 8, 4, 2, 2}, {256, 128, 32, 2, 8, 2, 2, 2},
+    {1, 128, 1, 1, 8, 8, 8, 2},   {2, 128, 1, 1, 8, 8, 8, 2},    {4, 128, 2, 2, 8, 8, 8, 2},
+    {8, 128, 4, 4, 8, 8, 8, 3},   {16, 128, 8, 4, 8, 8, 8, 3},   {32, 128, 16, 8, 8, 8, 4, 3},
+    {64, 128, 32, 8, 8, 8, 4, 3}, {128, 128, 32, 4, 8, 4, 4, 2}, {256, 128, 32, 2, 8, 2, 4, 2},
     {512, 64, 32, 1, 8, 1, 2, 2},
 };
 
@@ -55,11 +55,10 @@ Config scan_config(const Spec& spec) {
 
 Config conv_config(const Spec& spec) {
   Config config(spec.op);
-  const int longest = kLongestAccess / static_cast<int>(size_of(static_cast<Dtype>(spec.values["dtype"])));
   // Wide filters keep more values a channel in registers, so fewer channels a thread.
   const int width = spec.values["conv_width"];
-  const int wanted = width <= 4 ? (is_backward(spec.op) ? 4 : 8) : width <= 8 ? 2 : 1;
-  config.values.set("vector", std::min(wanted, longest));
+  const int wanted = width <= 4 ? 4 : width <= 8 ? 2 : 1;
+  config.values.set("vector", wanted);
   return config;
 }
 
@@ -67,6 +66,8 @@ Config conv_config(const Spec& spec) {
 
 Config builtin_config(const Spec& spec, const std::string& arch) {
   Config config = is_scan(spec.op) ? scan_config(spec) : conv_config(spec);
+  const int longest = kLongestAccess / static_cast<int>(size_of(static_cast<Dtype>(spec.values["dtype"])));
+  config.values.set("vector", std::min(config.values["vector"], longest));
   if (spec.values["layout"] != static_cast<int>(Layout::token_major)) config.values.set("vector", 1);
   if (arch == "sm_75") config.values.set("convert", 0);  // the conversion instruction came with sm_80
   return config;

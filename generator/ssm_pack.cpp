@@ -97,14 +97,19 @@ std::int64_t shared_bytes(const Spec& spec, const Config& config) {
   const Shape shape = shape_of(spec, config);
   const std::int64_t tile = config.values["tile_tokens"];
   const std::int64_t block = config.values["block"];
-  std::int64_t floats = 2 * tile * shape.padded;  // B and C
-  if (!is_backward(spec.op)) return kFloat * (floats + 3 * tile * shape.channels);
+  // As in the templates, each array begins at a multiple of 16 bytes.
+  const auto rounded = [](std::int64_t floats) { return ceil_div(floats, 4) * 4; };
+  const std::int64_t common = 2 * rounded(tile * shape.padded)  // B and C
+                              + 2 * rounded(shape.channels);    // delta_bias and D
+  if (!is_backward(spec.op)) return kFloat * (common + 3 * rounded(tile * shape.channels));
+  const std::int64_t slots = tile * (shape.channels + shape.channels / config.values["vector"]);
+  const std::int64_t own = config.values["channel_groups"] * shape.states * block;
+  const std::int64_t warp_bc = block / kWarp * config.values["step_tokens"] * 2 * shape.padded;
   const std::int64_t sums = spec.values["z"] != 0 ? 3 : 2;
-  floats += (4 + sums) * tile * shape.channels;                               // inputs and sums of a token
-  floats += 2 * config.values["channel_groups"] * shape.states * block;       // carried gradient and dA
-  floats += block / kWarp * config.values["step_tokens"] * 2 * shape.padded;  // dB and dC of each warp
-  floats += 2 * shape.channels;                                               // dD and ddelta_bias
-  return kFloat * floats;
+  return kFloat * (common + rounded(slots * 4) + rounded(slots * sums)  // inputs and sums of a token
+                   + 3 * rounded(own)                                   // rates, carried gradient, dA
+                   + rounded(warp_bc)                                   // dB and dC of each warp
+                   + 2 * rounded(shape.channels));                      // dD and ddelta_bias
 }
 
 std::int64_t blocks_per_group(const Spec& spec, const Config& config, const Sizes& sizes) {

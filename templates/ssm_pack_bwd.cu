@@ -44,30 +44,40 @@ struct TokenSums {
 #endif
 };
 
+// Where a token's channels stand: a gap after each VECTOR of them, so that threads that stage VECTOR neighbours each write
+// to different banks.
+constexpr int SLOTS = CHANNELS + CHANNELS / VECTOR;
+__device__ __forceinline__ int slot_of_channel(int channel) { return channel + channel / VECTOR; }
+
 struct Tile {
-  TokenInputs* inputs;  // (TILE_TOKENS, CHANNELS)
-  TokenSums* sums;      // (TILE_TOKENS, CHANNELS)
+  TokenInputs* inputs;  // (TILE_TOKENS, SLOTS)
+  TokenSums* sums;      // (TILE_TOKENS, SLOTS)
   float* b;             // (TILE_TOKENS, PADDED_STATES)
   float* c;             // (TILE_TOKENS, PADDED_STATES)
+  float* rate;          // (CHANNEL_GROUPS, STATES, BLOCK): A * log2(e)
   float* carry;         // (CHANNEL_GROUPS, STATES, BLOCK): a * g, handed from later tokens to earlier ones
   float* dA;            // (CHANNEL_GROUPS, STATES, BLOCK)
   float* warp_bc;       // (WARPS, STEP_TOKENS, 2 * PADDED_STATES): dB and dC over one warp's channels
   float* dD;            // (CHANNELS)
   float* ddelta_bias;   // (CHANNELS)
+  float* delta_bias;    // (CHANNELS)
+  float* skip;          // (CHANNELS): D
 };
 __device__ __forceinline__ Tile shared_tile() {
-  constexpr int kTokens = TILE_TOKENS * CHANNELS, kStates = TILE_TOKENS * PADDED_STATES;
-  constexpr int kOwn = CHANNEL_GROUPS * STATES * BLOCK;
+  float* next = reinterpret_cast<float*>(shared_memory());
   Tile tile;
-  tile.inputs = reinterpret_cast<TokenInputs*>(shared_memory());
-  tile.b = reinterpret_cast<float*>(tile.inputs + kTokens);
-  tile.c = tile.b + kStates;
-  tile.carry = tile.c + kStates;
-  tile.dA = tile.carry + kOwn;
-  tile.warp_bc = tile.dA + kOwn;
-  tile.dD = tile.warp_bc + WARPS * STEP_TOKENS * 2 * PADDED_STATES;
-  tile.ddelta_bias = tile.dD + CHANNELS;
-  tile.sums = reinterpret_cast<TokenSums*>(tile.ddelta_bias + CHANNELS);
+  tile.inputs = reinterpret_cast<TokenInputs*>(take_floats(next, TILE_TOKENS * SLOTS * 4));
+  tile.sums = reinterpret_cast<TokenSums*>(take_floats(next, TILE_TOKENS * SLOTS * int(sizeof(TokenSums) / 4)));
+  tile.b = take_floats(next, TILE_TOKENS * PADDED_STATES);
+  tile.c = take_floats(next, TILE_TOKENS * PADDED_STATES);
+  tile.rate = take_floats(next, CHANNEL_GROUPS * STATES * BLOCK);
+  tile.carry = take_floats(next, CHANNEL_GROUPS * STATES * BLOCK);
+  tile.dA = take_floats(next, CHANNEL_GROUPS * STATES * BLOCK);
+  tile.warp_bc = take_floats(next, WARPS * STEP_TOKENS * 2 * PADDED_STATES);
+  tile.dD = take_floats(next, CHANNELS);
+  tile.ddelta_bias = take_floats(next, CHANNELS);
+  tile.delta_bias = take_floats(next, CHANNELS);
+  tile.skip = take_floats(next, CHANNELS);
   return tile;
 }
 
@@ -80,9 +90,33 @@ __device__ __forceinline__ float* checkpoint(const SsmArguments& args, const Seq
   return args.checkpoints + (tile * args.dim + channel) * PADDED_STATES + lane * STATES;
 }
 
+// Where a thread keeps value `s` of its turn `turn`, in arrays of (CHANNEL_GROUPS, STATES, BLOCK).
+__device__ __forceinline__ int own_place(int turn, int s) { return (turn * STATES + s) * BLOCK + int(threadIdx.x); }
+
 // The channel, inside the block, that a thread takes in its turn `turn`.
 __device__ __forceinline__ int channel_of_turn(int turn) {
   return (int(threadIdx.x) / 32 * CHANNEL_GROUPS + turn) * WARP_CHANNELS + int(threadIdx.x) % 32 / LANES;
+}
+
+__device__ __forceinline__ void load_checkpoint(const SsmArguments& args, const SequenceItem& item, int base,
+                                                const ChannelRange& range, int turn, float (&h)[STATES]) {
+  int64 channel = range.begin + channel_of_turn(turn);
+  // Where there is no channel another's states will do: what comes of them is not written.
+  const float* stored = checkpoint(args, item, base, channel < range.end ? channel : range.begin, threadIdx.x % LANES);
+#pragma unroll
+  for (int s = 0; s < STATES; ++s) h[s] = stored[s];
+}
+
+// The decay rates of all turns, kept for all sequences.
+__device__ __forceinline__ void stage_rates(const SsmArguments& args, const ChannelRange& range, const Tile& tile) {
+#pragma unroll 1
+  for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
+    int64 channel = range.begin + channel_of_turn(turn);
+    float rate[STATES];
+    load_decay_rates(args, channel, channel < range.end, threadIdx.x % LANES, rate);
+#pragma unroll
+    for (int s = 0; s < STATES; ++s) tile.rate[own_place(turn, s)] = rate[s];
+  }
 }
 
 // Inputs of a tile's tokens, elementwise; nothing but zeros where there is no token or channel. Writes dy = dout * silu(z).
@@ -96,8 +130,10 @@ __device__ __forceinline__ void stage_inputs(const SsmArguments& args, const Seq
     if (base + place.token < item.length && channel < range.end) {
       load_pack(element_at(args.u, item.row, token, channel), u);
       load_pack(element_at(args.delta, item.row, token, channel), dt);
+      float bias[VECTOR];
+      load_floats(tile.delta_bias + place.channel, bias);
 #pragma unroll
-      for (int v = 0; v < VECTOR; ++v) dt[v] = step_size(biased_delta(args, dt[v], channel + v));
+      for (int v = 0; v < VECTOR; ++v) dt[v] = step_size(dt[v] + bias[v]);
       if (with_gradient) {
         load_pack(element_at(args.dout, item.row, token, channel), dy);
 #if HAS_Z
@@ -110,7 +146,7 @@ __device__ __forceinline__ void stage_inputs(const SsmArguments& args, const Seq
     }
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
-      tile.inputs[place.token * CHANNELS + place.channel + v] = {dt[v], dt[v] * u[v], dy[v], u[v]};
+      tile.inputs[place.token * SLOTS + slot_of_channel(place.channel + v)] = {dt[v], dt[v] * u[v], dy[v], u[v]};
     }
   }
 }
@@ -119,6 +155,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd_che
   Tile tile = shared_tile();
   ChannelRange range = block_channels(args, CHANNELS);
   int lane = threadIdx.x % LANES;
+  stage_rates(args, range, tile);
+  stage_parameters(args, range, CHANNELS, tile.delta_bias, tile.skip);
   for (int64 index = blockIdx.y; index < args.item_count; index += gridDim.y) {
     SequenceItem item = args.items[index];
     if (item.slot < 0) continue;
@@ -134,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd_che
           h = args.initial_states[(int64(item.slot) * args.dim + channel) * D_STATE + n];
         }
 #endif
-        tile.carry[(turn * STATES + s) * BLOCK + threadIdx.x] = h;
+        tile.carry[own_place(turn, s)] = h;
       }
     }
     for (int base = 0; base < item.length; base += TILE_TOKENS) {
@@ -144,12 +182,14 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd_che
       sync_block();
 #pragma unroll 1
       for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
-        int own = channel_of_turn(turn);
-        int64 channel = range.begin + own;
+        int slot = slot_of_channel(channel_of_turn(turn));
+        int64 channel = range.begin + channel_of_turn(turn);
         float rate[STATES], h[STATES];
-        load_decay_rates(args, channel, channel < range.end, lane, rate);
 #pragma unroll
-        for (int s = 0; s < STATES; ++s) h[s] = tile.carry[(turn * STATES + s) * BLOCK + threadIdx.x];
+        for (int s = 0; s < STATES; ++s) {
+          rate[s] = tile.rate[own_place(turn, s)];
+          h[s] = tile.carry[own_place(turn, s)];
+        }
         if (channel < range.end) {
           float* before = checkpoint(args, item, base, channel, lane);
 #pragma unroll
@@ -157,16 +197,16 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd_che
         }
 #pragma unroll
         for (int t = 0; t < TILE_TOKENS; ++t) {
-          TokenInputs x = tile.inputs[t * CHANNELS + own];
+          TokenInputs x = tile.inputs[t * SLOTS + slot];
           float b[STATES];
-          load_states(tile.b + t * PADDED_STATES + lane * STATES, b);
+          load_floats(tile.b + t * PADDED_STATES + lane * STATES, b);
 #pragma unroll
           for (int s = 0; s < STATES; ++s) {
             h[s] = fused_multiply_add(exp2_flush(x.dt * rate[s]), h[s], x.dt_u * b[s]);
           }
         }
 #pragma unroll
-        for (int s = 0; s < STATES; ++s) tile.carry[(turn * STATES + s) * BLOCK + threadIdx.x] = h[s];
+        for (int s = 0; s < STATES; ++s) tile.carry[own_place(turn, s)] = h[s];
       }
     }
   }
@@ -219,8 +259,10 @@ __device__ __forceinline__ void write_gradients(const SsmArguments& args, const 
     int64 channel = range.begin + place.channel;
     int64 token = int64(item.start) + base + place.token;
     if (base + place.token >= item.length || channel >= range.end) continue;
-    float du[VECTOR], ddelta[VECTOR];
+    float du[VECTOR], ddelta[VECTOR], bias[VECTOR], skip[VECTOR];
     load_pack(element_at(args.delta, item.row, token, channel), ddelta);
+    load_floats(tile.delta_bias + place.channel, bias);
+    load_floats(tile.skip + place.channel, skip);
 #if HAS_Z
     float z[VECTOR], dz[VECTOR];
     load_pack(element_at(args.z, item.row, token, channel), z);
@@ -228,23 +270,17 @@ __device__ __forceinline__ void write_gradients(const SsmArguments& args, const 
 #endif
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
-      int at = place.token * CHANNELS + place.channel + v;
+      int at = place.token * SLOTS + slot_of_channel(place.channel + v);
       TokenInputs x = tile.inputs[at];
       TokenSums sums = tile.sums[at];
-      du[v] = sums.g_b * x.dt;
-#if HAS_D
-      du[v] = fused_multiply_add(args.D[channel + v], x.dy, du[v]);
-#endif
+      du[v] = fused_multiply_add(skip[v], x.dy, sums.g_b * x.dt);
       float ddt = fused_multiply_add(sums.g_b, x.u, sums.g_a_h);
 #if HAS_SOFTPLUS
-      ddt *= softplus_derivative(biased_delta(args, ddelta[v], channel + v));
+      ddt *= softplus_derivative(ddelta[v] + bias[v]);
 #endif
       ddelta[v] = ddt;
 #if HAS_Z
-      float y = sums.c_h;
-#if HAS_D
-      y = fused_multiply_add(args.D[channel + v], x.u, y);
-#endif
+      float y = fused_multiply_add(skip[v], x.u, sums.c_h);
       dz[v] *= y * silu_derivative(z[v], sigmoid(z[v]));
 #endif
       tile.sums[at].g_b = ddt;
@@ -264,6 +300,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd(con
   int lane = threadIdx.x % LANES;
   for (int k = threadIdx.x; k < CHANNELS; k += BLOCK) tile.dD[k] = tile.ddelta_bias[k] = 0.0f;
   for (int k = 0; k < CHANNEL_GROUPS * STATES; ++k) tile.dA[k * BLOCK + threadIdx.x] = 0.0f;
+  stage_rates(args, range, tile);
+  stage_parameters(args, range, CHANNELS, tile.delta_bias, tile.skip);
 
   for (int64 index = blockIdx.y; index < args.item_count; index += gridDim.y) {
     SequenceItem item = args.items[index];
@@ -286,7 +324,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd(con
           g = args.dfinal_states[(int64(item.slot) * args.dim + channel) * D_STATE + n];
         }
 #endif
-        tile.carry[(turn * STATES + s) * BLOCK + threadIdx.x] = g;
+        tile.carry[own_place(turn, s)] = g;
       }
     }
 
@@ -299,58 +337,74 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd(con
 #pragma unroll 1
       for (int step = STEPS - 1; step >= 0; --step) {
         float dB[STEP_TOKENS][STATES] = {}, dC[STEP_TOKENS][STATES] = {};
+        // The checkpoint of the turn to come is fetched while the present one is worked on.
+        float next[STATES];
+        load_checkpoint(args, item, base, range, 0, next);
 #pragma unroll 1
         for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
-          int own = channel_of_turn(turn);
-          int64 channel = range.begin + own;
-          float rate[STATES], before[STATES], carry[STATES], dA[STATES];
-          load_decay_rates(args, channel, channel < range.end, lane, rate);
-          const float* stored = checkpoint(args, item, base, channel < range.end ? channel : range.begin, lane);
+          int slot = slot_of_channel(channel_of_turn(turn));
+          float rate[STATES], before[STATES];
 #pragma unroll
           for (int s = 0; s < STATES; ++s) {
-            before[s] = stored[s];
-            carry[s] = tile.carry[(turn * STATES + s) * BLOCK + threadIdx.x];
-            dA[s] = tile.dA[(turn * STATES + s) * BLOCK + threadIdx.x];
+            rate[s] = tile.rate[own_place(turn, s)];
+            before[s] = next[s];
           }
+          load_checkpoint(args, item, base, range, turn + 1 < CHANNEL_GROUPS ? turn + 1 : turn, next);
           // From the checkpoint to the step, then through the step, keeping each token's states and decays.
 #pragma unroll 1
           for (int t = 0; t < step * STEP_TOKENS; ++t) {
-            TokenInputs x = tile.inputs[t * CHANNELS + own];
+            TokenInputs x = tile.inputs[t * SLOTS + slot];
             float b[STATES];
-            load_states(tile.b + t * PADDED_STATES + lane * STATES, b);
+            load_floats(tile.b + t * PADDED_STATES + lane * STATES, b);
 #pragma unroll
             for (int s = 0; s < STATES; ++s) {
               before[s] = fused_multiply_add(exp2_flush(x.dt * rate[s]), before[s], x.dt_u * b[s]);
             }
           }
           float h[STEP_TOKENS][STATES], decay[STEP_TOKENS][STATES];
+#if HAS_Z
+          float c_h[STEP_TOKENS];
+#endif
 #pragma unroll
           for (int j = 0; j < STEP_TOKENS; ++j) {
             int t = step * STEP_TOKENS + j;
-            TokenInputs x = tile.inputs[t * CHANNELS + own];
+            TokenInputs x = tile.inputs[t * SLOTS + slot];
             float b[STATES];
-            load_states(tile.b + t * PADDED_STATES + lane * STATES, b);
+            load_floats(tile.b + t * PADDED_STATES + lane * STATES, b);
 #pragma unroll
             for (int s = 0; s < STATES; ++s) {
               decay[j][s] = exp2_flush(x.dt * rate[s]);
               h[j][s] = fused_multiply_add(decay[j][s], j > 0 ? h[j > 0 ? j - 1 : 0][s] : before[s], x.dt_u * b[s]);
             }
-          }
-          float g_b[STEP_TOKENS], g_a_h[STEP_TOKENS];
 #if HAS_Z
-          float c_h[STEP_TOKENS];
+            float c[STATES];
+            load_floats(tile.c + t * PADDED_STATES + lane * STATES, c);
+            c_h[j] = 0.0f;
+#pragma unroll
+            for (int s = 0; s < STATES; ++s) c_h[j] = fused_multiply_add(c[s], h[j][s], c_h[j]);
 #endif
+          }
+#if HAS_Z
+          ChannelSum<STEP_TOKENS> sum_c(c_h, lane);
+#pragma unroll
+          for (int j = 0; j < sum_c.kept; ++j) {
+            if (sum_c.owner) tile.sums[(step * STEP_TOKENS + sum_c.first + j) * SLOTS + slot].c_h = c_h[j];
+          }
+#endif
+          float carry[STATES], dA[STATES], g_b[STEP_TOKENS], g_a_h[STEP_TOKENS];
+#pragma unroll
+          for (int s = 0; s < STATES; ++s) {
+            carry[s] = tile.carry[own_place(turn, s)];
+            dA[s] = tile.dA[own_place(turn, s)];
+          }
 #pragma unroll
           for (int j = STEP_TOKENS - 1; j >= 0; --j) {
             int t = step * STEP_TOKENS + j;
-            TokenInputs x = tile.inputs[t * CHANNELS + own];
+            TokenInputs x = tile.inputs[t * SLOTS + slot];
             float b[STATES], c[STATES];
-            load_states(tile.b + t * PADDED_STATES + lane * STATES, b);
-            load_states(tile.c + t * PADDED_STATES + lane * STATES, c);
+            load_floats(tile.b + t * PADDED_STATES + lane * STATES, b);
+            load_floats(tile.c + t * PADDED_STATES + lane * STATES, c);
             g_b[j] = g_a_h[j] = 0.0f;
-#if HAS_Z
-            c_h[j] = 0.0f;
-#endif
 #pragma unroll
             for (int s = 0; s < STATES; ++s) {
               float g = fused_multiply_add(x.dy, c[s], carry[s]);
@@ -361,30 +415,21 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd(con
               dC[j][s] = fused_multiply_add(x.dy, h[j][s], dC[j][s]);
               g_b[j] = fused_multiply_add(g, b[s], g_b[j]);
               g_a_h[j] = fused_multiply_add(g_a_before, rate[s], g_a_h[j]);
-#if HAS_Z
-              c_h[j] = fused_multiply_add(c[s], h[j][s], c_h[j]);
-#endif
-            }
-          }
-          ChannelSum<STEP_TOKENS> sum_b(g_b, lane), sum_a(g_a_h, lane);
-#if HAS_Z
-          ChannelSum<STEP_TOKENS> sum_c(c_h, lane);
-#endif
-#pragma unroll
-          for (int j = 0; j < ChannelSum<STEP_TOKENS>::kept; ++j) {
-            if (sum_b.owner) {
-              TokenSums& sums = tile.sums[(step * STEP_TOKENS + sum_b.first + j) * CHANNELS + own];
-              sums.g_b = g_b[j];
-              sums.g_a_h = g_a_h[j] * LN_2;  // the rates are in units of log2(e)
-#if HAS_Z
-              sums.c_h = c_h[j];
-#endif
             }
           }
 #pragma unroll
           for (int s = 0; s < STATES; ++s) {
-            tile.carry[(turn * STATES + s) * BLOCK + threadIdx.x] = carry[s];
-            tile.dA[(turn * STATES + s) * BLOCK + threadIdx.x] = dA[s];
+            tile.carry[own_place(turn, s)] = carry[s];
+            tile.dA[own_place(turn, s)] = dA[s];
+          }
+          ChannelSum<STEP_TOKENS> sum_b(g_b, lane), sum_a(g_a_h, lane);
+#pragma unroll
+          for (int j = 0; j < sum_b.kept; ++j) {
+            if (sum_b.owner) {
+              TokenSums& sums = tile.sums[(step * STEP_TOKENS + sum_b.first + j) * SLOTS + slot];
+              sums.g_b = g_b[j];
+              sums.g_a_h = g_a_h[j] * LN_2;  // the rates are in units of log2(e)
+            }
           }
         }
         write_b_and_c(args, item, base + step * STEP_TOKENS, range, tile, dB, dC);
@@ -396,8 +441,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd(con
       for (int k = threadIdx.x; k < CHANNELS; k += BLOCK) {
         if (range.begin + k >= range.end) continue;
         for (int t = 0; t < tokens; ++t) {
-          tile.ddelta_bias[k] += tile.sums[t * CHANNELS + k].g_b;
-          tile.dD[k] += tile.sums[t * CHANNELS + k].g_a_h;
+          tile.ddelta_bias[k] += tile.sums[t * SLOTS + slot_of_channel(k)].g_b;
+          tile.dD[k] += tile.sums[t * SLOTS + slot_of_channel(k)].g_a_h;
         }
       }
     }
@@ -409,7 +454,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd(con
         int n = lane * STATES + s;
         if (channel < range.end && n < D_STATE) {
           args.dinitial_states[(int64(item.slot) * args.dim + channel) * D_STATE + n] =
-              tile.carry[(turn * STATES + s) * BLOCK + threadIdx.x];
+              tile.carry[own_place(turn, s)];
         }
       }
     }
@@ -425,7 +470,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd(con
       int64 channel = range.begin + channel_of_turn(turn);
       int n = lane * STATES + s;
       if (channel < range.end && n < D_STATE) {
-        partial[channel * (D_STATE + 2) + n] = tile.dA[(turn * STATES + s) * BLOCK + threadIdx.x];
+        partial[channel * (D_STATE + 2) + n] = tile.dA[own_place(turn, s)];
       }
     }
   }

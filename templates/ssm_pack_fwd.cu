@@ -23,19 +23,25 @@ constexpr int SUM_TOKENS = TILE_TOKENS < 8 ? TILE_TOKENS : 8;    // tokens whose
 
 // A tile in shared memory.
 struct Tile {
-  float* dt;    // (TILE_TOKENS, CHANNELS)
-  float* dt_u;  // (TILE_TOKENS, CHANNELS)
-  float* y;     // (TILE_TOKENS, CHANNELS): sum over the states
-  float* b;     // (TILE_TOKENS, PADDED_STATES)
-  float* c;     // (TILE_TOKENS, PADDED_STATES)
+  float* dt;          // (TILE_TOKENS, CHANNELS)
+  float* dt_u;        // (TILE_TOKENS, CHANNELS)
+  float* y;           // (TILE_TOKENS, CHANNELS): sum over the states
+  float* b;           // (TILE_TOKENS, PADDED_STATES)
+  float* c;           // (TILE_TOKENS, PADDED_STATES)
+  float* delta_bias;  // (CHANNELS)
+  float* skip;        // (CHANNELS): D
 };
 __device__ __forceinline__ Tile shared_tile() {
-  float* memory = reinterpret_cast<float*>(shared_memory());
-  constexpr int kTokens = TILE_TOKENS * CHANNELS, kStates = TILE_TOKENS * PADDED_STATES;
-  float* b = memory;  // first, for its wide accesses
-  float* c = b + kStates;
-  float* dt = c + kStates;
-  return {dt, dt + kTokens, dt + 2 * kTokens, b, c};
+  float* next = reinterpret_cast<float*>(shared_memory());
+  Tile tile;
+  tile.dt = take_floats(next, TILE_TOKENS * CHANNELS);
+  tile.dt_u = take_floats(next, TILE_TOKENS * CHANNELS);
+  tile.y = take_floats(next, TILE_TOKENS * CHANNELS);
+  tile.b = take_floats(next, TILE_TOKENS * PADDED_STATES);
+  tile.c = take_floats(next, TILE_TOKENS * PADDED_STATES);
+  tile.delta_bias = take_floats(next, CHANNELS);
+  tile.skip = take_floats(next, CHANNELS);
+  return tile;
 }
 
 // dt and dt * u of a tile's tokens; 0 where there is no token or channel.
@@ -45,19 +51,20 @@ __device__ __forceinline__ void stage_inputs(const SsmArguments& args, const Seq
     TilePlace place = tile_place(k, CHANNELS);
     int64 channel = range.begin + place.channel;
     int64 token = int64(item.start) + base + place.token;
-    float u[VECTOR] = {}, delta[VECTOR] = {};
-    bool exists = base + place.token < item.length && channel < range.end;
-    if (exists) {
-      load_pack(element_at(args.u, item.row, token, channel), u);
-      load_pack(element_at(args.delta, item.row, token, channel), delta);
-    }
+    float dt[VECTOR] = {}, dt_u[VECTOR] = {};
+    if (base + place.token < item.length && channel < range.end) {
+      float bias[VECTOR];
+      load_pack(element_at(args.u, item.row, token, channel), dt_u);
+      load_pack(element_at(args.delta, item.row, token, channel), dt);
+      load_floats(tile.delta_bias + place.channel, bias);
 #pragma unroll
-    for (int v = 0; v < VECTOR; ++v) {
-      float dt = exists ? step_size(biased_delta(args, delta[v], channel + v)) : 0.0f;
-      int at = place.token * CHANNELS + place.channel + v;
-      tile.dt[at] = dt;
-      tile.dt_u[at] = dt * u[v];
+      for (int v = 0; v < VECTOR; ++v) {
+        dt[v] = step_size(dt[v] + bias[v]);
+        dt_u[v] *= dt[v];
+      }
     }
+    store_floats(tile.dt + place.token * CHANNELS + place.channel, dt);
+    store_floats(tile.dt_u + place.token * CHANNELS + place.channel, dt_u);
   }
 }
 
@@ -70,13 +77,13 @@ __device__ __forceinline__ void write_outputs(const SsmArguments& args, const Se
     int64 token = int64(item.start) + base + place.token;
     if (base + place.token >= item.length || channel >= range.end) continue;
     float y[VECTOR];
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) y[v] = tile.y[place.token * CHANNELS + place.channel + v];
+    load_floats(tile.y + place.token * CHANNELS + place.channel, y);
 #if HAS_D
-    float u[VECTOR];
+    float u[VECTOR], skip[VECTOR];
     load_pack(element_at(args.u, item.row, token, channel), u);
+    load_floats(tile.skip + place.channel, skip);
 #pragma unroll
-    for (int v = 0; v < VECTOR; ++v) y[v] = fused_multiply_add(args.D[channel + v], u[v], y[v]);
+    for (int v = 0; v < VECTOR; ++v) y[v] = fused_multiply_add(skip[v], u[v], y[v]);
 #endif
 #if HAS_Z
     float z[VECTOR];
@@ -96,6 +103,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_fwd(con
   bool exists = channel < range.end;
   float rate[STATES];
   load_decay_rates(args, channel, exists, lane, rate);
+  stage_parameters(args, range, CHANNELS, tile.delta_bias, tile.skip);
 
   for (int64 index = blockIdx.y; index < args.item_count; index += gridDim.y) {
     SequenceItem item = args.items[index];
@@ -116,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_fwd(con
     }
 
     for (int base = 0; base < item.length; base += TILE_TOKENS) {
-      sync_block();  // the outputs of the tile before have been read
+      sync_block();  // the tile before has been read, the parameters are there
       stage_inputs(args, item, base, range, tile);
       stage_b_and_c(args, item, base, range.group, tile.b, tile.c);
       sync_block();
@@ -128,8 +136,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_fwd(con
           int t = first + j;
           float dt = tile.dt[t * CHANNELS + own], dt_u = tile.dt_u[t * CHANNELS + own];
           float b[STATES], c[STATES];
-          load_states(tile.b + t * PADDED_STATES + lane * STATES, b);
-          load_states(tile.c + t * PADDED_STATES + lane * STATES, c);
+          load_floats(tile.b + t * PADDED_STATES + lane * STATES, b);
+          load_floats(tile.c + t * PADDED_STATES + lane * STATES, c);
           y[j] = 0.0f;
 #pragma unroll
           for (int s = 0; s < STATES; ++s) {

@@ -17,27 +17,48 @@ struct alignas(8) Float2 {
   float x, y;
 };
 
-// STATES neighbouring floats from shared memory, by the widest accesses that their number allows.
-__device__ __forceinline__ void load_states(const float* from, float (&x)[STATES]) {
-  if constexpr (STATES % 4 == 0) {
+// Takes `count` floats of shared memory. Every array begins at a multiple of 16 bytes, for its widest accesses.
+__device__ __forceinline__ float* take_floats(float*& next, int count) {
+  float* array = next;
+  next += (count + 3) / 4 * 4;
+  return array;
+}
+
+// COUNT neighbouring floats in shared memory, by the widest accesses that their number allows.
+template <int COUNT>
+__device__ __forceinline__ void load_floats(const float* from, float (&x)[COUNT]) {
+  if constexpr (COUNT % 4 == 0) {
 #pragma unroll
-    for (int s = 0; s < STATES; s += 4) {
-      Float4 four = *reinterpret_cast<const Float4*>(from + s);
-      x[s] = four.x;
-      x[s + 1] = four.y;
-      x[s + 2] = four.z;
-      x[s + 3] = four.w;
+    for (int i = 0; i < COUNT; i += 4) {
+      Float4 four = *reinterpret_cast<const Float4*>(from + i);
+      x[i] = four.x;
+      x[i + 1] = four.y;
+      x[i + 2] = four.z;
+      x[i + 3] = four.w;
     }
-  } else if constexpr (STATES % 2 == 0) {
+  } else if constexpr (COUNT % 2 == 0) {
 #pragma unroll
-    for (int s = 0; s < STATES; s += 2) {
-      Float2 two = *reinterpret_cast<const Float2*>(from + s);
-      x[s] = two.x;
-      x[s + 1] = two.y;
+    for (int i = 0; i < COUNT; i += 2) {
+      Float2 two = *reinterpret_cast<const Float2*>(from + i);
+      x[i] = two.x;
+      x[i + 1] = two.y;
     }
   } else {
 #pragma unroll
-    for (int s = 0; s < STATES; ++s) x[s] = from[s];
+    for (int i = 0; i < COUNT; ++i) x[i] = from[i];
+  }
+}
+template <int COUNT>
+__device__ __forceinline__ void store_floats(float* to, const float (&x)[COUNT]) {
+  if constexpr (COUNT % 4 == 0) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 4) *reinterpret_cast<Float4*>(to + i) = {x[i], x[i + 1], x[i + 2], x[i + 3]};
+  } else if constexpr (COUNT % 2 == 0) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 2) *reinterpret_cast<Float2*>(to + i) = {x[i], x[i + 1]};
+  } else {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) to[i] = x[i];
   }
 }
 
@@ -69,13 +90,19 @@ __device__ __forceinline__ void load_decay_rates(const SsmArguments& args, int64
   }
 }
 
-// delta + delta_bias, the input of softplus.
-__device__ __forceinline__ float biased_delta(const SsmArguments& args, float delta, int64 channel) {
+// delta_bias and D of a block's channels, staged once: (channels) each, 0 where there is no channel.
+__device__ __forceinline__ void stage_parameters(const SsmArguments& args, const ChannelRange& range, int channels,
+                                                 float* delta_bias, float* skip) {
+  for (int k = threadIdx.x; k < channels; k += BLOCK) {
+    bool exists = range.begin + k < range.end;
+    delta_bias[k] = skip[k] = 0.0f;
 #if HAS_DELTA_BIAS
-  return delta + args.delta_bias[channel];
-#else
-  return delta;
+    if (exists) delta_bias[k] = args.delta_bias[range.begin + k];
 #endif
+#if HAS_D
+    if (exists) skip[k] = args.D[range.begin + k];
+#endif
+  }
 }
 __device__ __forceinline__ float step_size(float biased) {
 #if HAS_SOFTPLUS
