@@ -231,9 +231,8 @@ std::vector<Result> check_isolation_of(Device& device, const CaseRun& run, std::
   const std::pair<double, const char*> poisons[] = {{std::numeric_limits<double>::quiet_NaN(), "NaN"},
                                                     {std::numeric_limits<double>::infinity(), "infinity"}};
   for (const auto& poison : poisons) {
-    change_sequence(c, victim, changed, [&](const std::string&, HostTensor& tensor, Slice slice) {
-      fill(tensor, slice, poison.first);
-    });
+    change_sequence(c, victim, changed,
+                    [&](const std::string&, HostTensor& tensor, Slice slice) { fill(tensor, slice, poison.first); });
     results = joined(std::move(results), compare(poison.second));
   }
   return results;
@@ -247,9 +246,9 @@ std::vector<Result> check_isolation(Device& device, const CaseRun& run) {
   if (has_padding(c)) {
     HostTensors changed = run.inputs;
     fill_padding(c, changed, std::numeric_limits<double>::quiet_NaN());
-    results = joined(std::move(results), labelled(compare_bits(CheckKind::isolation, c, run.outputs,
-                                                               run_case(device, c, changed)),
-                                                  "NaN in padding"));
+    results = joined(
+        std::move(results),
+        labelled(compare_bits(CheckKind::isolation, c, run.outputs, run_case(device, c, changed)), "NaN in padding"));
   }
   return results;
 }
@@ -267,7 +266,8 @@ std::vector<Result> check_boundary_forms(Device& device, const CaseRun& run) {
     const std::optional<Boundaries> boundaries = boundaries_of(run.check_case, form);
     if (!boundaries) continue;
     const HostTensors outputs = run_case(device, run.check_case, run.inputs, {}, boundaries);
-    results = joined(std::move(results), labelled(compare_bits(CheckKind::boundary_form, run.check_case, run.outputs, outputs), label));
+    results = joined(std::move(results),
+                     labelled(compare_bits(CheckKind::boundary_form, run.check_case, run.outputs, outputs), label));
   }
   return results;
 }
@@ -276,8 +276,8 @@ std::vector<Result> check_thread_orders(std::span<Device* const> devices, const 
   std::vector<Result> results;
   for (std::size_t i = 0; i < devices.size(); ++i) {
     results = joined(std::move(results), labelled(compare_bits(CheckKind::thread_order, run.check_case, run.outputs,
-                                                      run_case(*devices[i], run.check_case, run.inputs)),
-                                         "order " + std::to_string(i)));
+                                                               run_case(*devices[i], run.check_case, run.inputs)),
+                                                  "order " + std::to_string(i)));
   }
   return results;
 }

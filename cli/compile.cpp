@@ -62,9 +62,9 @@ class ImageWriter {
       fs::create_directories(path_, error);
       if (error) throw std::invalid_argument(fmt::format("cannot create the folder '{}': {}", output, error.message()));
     } else if (extension != ".cubin" && extension != ".ptx") {
-      throw std::invalid_argument(
-          fmt::format("-o '{}': expected an existing folder, a folder that ends in '/', or a file that ends in .cubin or .ptx",
-                      output));
+      throw std::invalid_argument(fmt::format(
+          "-o '{}': expected an existing folder, a folder that ends in '/', or a file that ends in .cubin or .ptx",
+          output));
     } else if (arch_count != 1) {
       throw std::invalid_argument(fmt::format(
           "-o '{}': {} architectures do not fit into one file; give one --arch, or a folder", output, arch_count));
@@ -89,19 +89,22 @@ class ImageWriter {
 };
 
 std::string table_of(const std::vector<OperatorReport>& reports) {
-  std::string text = fmt::format("{:<8} {:<32} {:>9} {:>7} {:>7} {:>8} {:>6} {:>9} {:>10} {:>8}\n", "arch", "kernel",
-                                 "registers", "local", "spilled", "shared", "block", "blocks/SM", "cubin", "seconds");
+  const auto row = [](const auto&... cells) {
+    std::string line = fmt::format("{:<8} {:<32} {:>9} {:>7} {:>7} {:>8} {:>6} {:>9} {:>10} {:>8}", cells...);
+    return line.erase(line.find_last_not_of(' ') + 1) + "\n";
+  };
+  std::string text =
+      row("arch", "kernel", "registers", "local", "spilled", "shared", "block", "blocks/SM", "cubin", "seconds");
   for (const OperatorReport& report : reports) {
     bool first = true;
     for (const KernelReport& kernel : report.kernels) {
       const std::int64_t spilled = kernel.spills ? kernel.spills->store_bytes + kernel.spills->load_bytes : 0;
-      text += fmt::format(
-          "{:<8} {:<32} {:>9} {:>7} {:>7} {:>8} {:>6} {:>9} {:>10} {:>8}\n", first ? report.arch : "",
-          kernel.image.name, kernel.image.registers, std::max(kernel.image.frame_bytes, kernel.image.stack_bytes),
-          kernel.spills ? fmt::format("{}", spilled) : "?", kernel.shared_bytes(), kernel.block,
-          kernel.occupancy ? fmt::format("{}", kernel.occupancy->blocks) : "?",
-          first ? fmt::format("{}", report.compiled.cubin.size()) : "",
-          first ? fmt::format("{:.2f}", report.compiled.seconds) : "");
+      text += row(first ? report.arch : "", kernel.image.name, kernel.image.registers,
+                  std::max(kernel.image.frame_bytes, kernel.image.stack_bytes),
+                  kernel.spills ? fmt::format("{}", spilled) : "?", kernel.shared_bytes(), kernel.block,
+                  kernel.occupancy ? fmt::format("{}", kernel.occupancy->blocks) : "?",
+                  first ? fmt::format("{}", report.compiled.cubin.size()) : "",
+                  first ? fmt::format("{:.2f}", report.compiled.seconds) : "");
       first = false;
     }
   }
@@ -113,9 +116,9 @@ std::string spilling_kernels(const std::vector<OperatorReport>& reports) {
   for (const OperatorReport& report : reports) {
     for (const KernelReport& kernel : report.kernels) {
       if (kernel.image.spill_free()) continue;
-      found += fmt::format("{}{} on {} uses {} bytes of local memory a thread", found.empty() ? "" : "; ",
-                           kernel.image.name, report.arch,
-                           std::max(kernel.image.frame_bytes, kernel.image.stack_bytes));
+      found +=
+          fmt::format("{}{} on {} uses {} bytes of local memory a thread", found.empty() ? "" : "; ", kernel.image.name,
+                      report.arch, std::max(kernel.image.frame_bytes, kernel.image.stack_bytes));
     }
   }
   return found;

@@ -8,6 +8,7 @@
 #include "cli/output_file.hpp"
 #include "cli/spec_options.hpp"
 #include "cli/terminal.hpp"
+#include "runtime/image_choice.hpp"
 
 namespace packjit {
 namespace {
@@ -27,9 +28,9 @@ void run_generate(const GenerateOptions& options) {
   if (host && !options.arch.empty()) throw std::invalid_argument("--arch does not apply to --target host");
   // The default must not depend on the machine: the same command prints the same bytes everywhere.
   const std::string arch = host ? "host" : options.arch.empty() ? "sm_90" : options.arch;
+  if (!host) (void)arch_number(arch);  // refuses what is no architecture
   const Spec spec = options.spec.spec();
-  const Source source =
-      generate(spec, options.spec.config(spec, arch), host ? Target::host : Target::cuda);
+  const Source source = generate(spec, options.spec.config(spec, arch), host ? Target::host : Target::cuda);
   if (options.output.empty()) {
     print_result(source.text);
   } else {

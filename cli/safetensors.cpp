@@ -25,13 +25,15 @@
 namespace packjit {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "tensor bytes are copied between files and memory as they are");
+static_assert(std::endian::native == std::endian::little,
+              "tensor bytes are copied between files and memory as they are");
 
 constexpr std::size_t kLengthBytes = 8;
 
 constexpr std::pair<std::string_view, ElementType> kDtypes[] = {
-    {"F32", ElementType::fp32}, {"F16", ElementType::fp16},   {"BF16", ElementType::bf16}, {"F64", ElementType::fp64},
-    {"I16", ElementType::int16}, {"U16", ElementType::uint16}, {"I32", ElementType::int32}, {"I64", ElementType::int64}};
+    {"F32", ElementType::fp32},  {"F16", ElementType::fp16},  {"BF16", ElementType::bf16},
+    {"F64", ElementType::fp64},  {"I16", ElementType::int16}, {"U16", ElementType::uint16},
+    {"I32", ElementType::int32}, {"I64", ElementType::int64}};
 
 std::optional<ElementType> element_type_of(std::string_view dtype) {
   for (const auto& [name, type] : kDtypes) {
@@ -71,8 +73,9 @@ std::string read_header(const ByteSource& source) {
   source.read(0, length_bytes);
   const auto length = std::bit_cast<std::uint64_t>(length_bytes);
   if (length > kMaxSafetensorsHeaderBytes) {
-    fail(source, fmt::format("not a safetensors file, or damaged: a header of {} bytes is announced; at most {} are read",
-                             length, kMaxSafetensorsHeaderBytes));
+    fail(source,
+         fmt::format("not a safetensors file, or damaged: a header of {} bytes is announced; at most {} are read",
+                     length, kMaxSafetensorsHeaderBytes));
   }
   if (length > source.size - kLengthBytes) {
     fail(source, fmt::format("truncated safetensors file: a header of {} bytes is announced; {} bytes follow", length,
@@ -92,9 +95,10 @@ void check_offsets(const ByteSource& source, const std::vector<SafetensorsEntry>
   by_offset.reserve(entries.size());
   for (const SafetensorsEntry& entry : entries) {
     if (entry.begin > entry.end || entry.end > data_size) {
-      fail(source, entry, fmt::format("data_offsets are [{}, {}]; expected an interval inside the {} bytes of data "
-                                      "that the file holds",
-                                      entry.begin, entry.end, data_size));
+      fail(source, entry,
+           fmt::format("data_offsets are [{}, {}]; expected an interval inside the {} bytes of data "
+                       "that the file holds",
+                       entry.begin, entry.end, data_size));
     }
     by_offset.push_back(&entry);
   }
@@ -104,8 +108,9 @@ void check_offsets(const ByteSource& source, const std::vector<SafetensorsEntry>
   std::uint64_t next = 0;
   for (const SafetensorsEntry* entry : by_offset) {
     if (entry->begin != next) {
-      fail(source, *entry, fmt::format("data_offsets begin at {}, where the tensor before ends at {}; expected no {}",
-                                       entry->begin, next, entry->begin < next ? "overlap" : "gap"));
+      fail(source, *entry,
+           fmt::format("data_offsets begin at {}, where the tensor before ends at {}; expected no {}", entry->begin,
+                       next, entry->begin < next ? "overlap" : "gap"));
     }
     next = entry->end;
   }
@@ -132,8 +137,9 @@ std::vector<std::int64_t> checked_shape(const ByteSource& source, const Safetens
   }
   const std::uint64_t element = size_of(type);
   if (bytes % element != 0 || bytes / element != count) {
-    fail(source, entry, fmt::format("{} elements of {} need {} bytes each; data_offsets [{}, {}] hold {} bytes", count,
-                                    entry.dtype, element, entry.begin, entry.end, bytes));
+    fail(source, entry,
+         fmt::format("{} elements of {} need {} bytes each; data_offsets [{}, {}] hold {} bytes", count, entry.dtype,
+                     element, entry.begin, entry.end, bytes));
   }
   return shape;
 }
@@ -187,17 +193,17 @@ SafetensorsFile read_safetensors(const std::filesystem::path& path) {
                       stream.seekg(static_cast<std::streamoff>(offset));
                       stream.read(reinterpret_cast<char*>(to.data()), static_cast<std::streamsize>(to.size()));
                       if (stream) return;
-                      throw std::invalid_argument(fmt::format("cannot read {} bytes at byte {} of {}: {}", to.size(), offset,
-                                                              name, errno ? reason(errno) : "the file ended early"));
+                      throw std::invalid_argument(fmt::format("cannot read {} bytes at byte {} of {}: {}", to.size(),
+                                                              offset, name,
+                                                              errno ? reason(errno) : "the file ended early"));
                     }});
 }
 
 std::string serialize(const HostTensors& tensors) {
   std::vector<const HostTensors::value_type*> order;
   for (const auto& named : tensors) order.push_back(&named);
-  std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
-    return size_of(a->second.type) > size_of(b->second.type);
-  });
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto* a, const auto* b) { return size_of(a->second.type) > size_of(b->second.type); });
 
   std::string header = "{";
   std::size_t offset = 0;

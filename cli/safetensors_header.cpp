@@ -30,10 +30,16 @@ class HeaderReader {
 
   bool start_object(std::size_t) {
     switch (state_) {
-      case State::outside: state_ = State::names; return true;
-      case State::tensor: return open_tensor();
-      case State::metadata: state_ = State::metadata_keys; return true;
-      default: wrong("an object");
+      case State::outside:
+        state_ = State::names;
+        return true;
+      case State::tensor:
+        return open_tensor();
+      case State::metadata:
+        state_ = State::metadata_keys;
+        return true;
+      default:
+        wrong("an object");
     }
   }
 
@@ -44,9 +50,13 @@ class HeaderReader {
         name_ = text;
         state_ = text == "__metadata__" ? State::metadata : State::tensor;
         return true;
-      case State::metadata_keys: state_ = State::metadata_value; return true;
-      case State::tensor_keys: return open_key(text);
-      default: wrong("a key");
+      case State::metadata_keys:
+        state_ = State::metadata_value;
+        return true;
+      case State::tensor_keys:
+        return open_key(text);
+      default:
+        wrong("a key");
     }
   }
 
@@ -56,27 +66,38 @@ class HeaderReader {
         entries_.back().dtype = text;
         state_ = State::tensor_keys;
         return true;
-      case State::metadata_value: state_ = State::metadata_keys; return true;
-      default: wrong(fmt::format("the string {}", quoted_name(text)));
+      case State::metadata_value:
+        state_ = State::metadata_keys;
+        return true;
+      default:
+        wrong(fmt::format("the string {}", quoted_name(text)));
     }
   }
 
   bool number_unsigned(number_unsigned_t number) {
     switch (state_) {
-      case State::shape_numbers: entries_.back().shape.push_back(number); return true;
+      case State::shape_numbers:
+        entries_.back().shape.push_back(number);
+        return true;
       case State::offset_numbers:
         if (offsets_ == 2) fail_tensor("data_offsets has more than two numbers; expected [begin, end]");
         (offsets_++ == 0 ? entries_.back().begin : entries_.back().end) = number;
         return true;
-      default: wrong(fmt::format("the number {}", number));
+      default:
+        wrong(fmt::format("the number {}", number));
     }
   }
 
   bool start_array(std::size_t) {
     switch (state_) {
-      case State::shape: state_ = State::shape_numbers; return true;
-      case State::offsets: state_ = State::offset_numbers; return true;
-      default: wrong("an array");
+      case State::shape:
+        state_ = State::shape_numbers;
+        return true;
+      case State::offsets:
+        state_ = State::offset_numbers;
+        return true;
+      default:
+        wrong("an array");
     }
   }
 
@@ -151,16 +172,26 @@ class HeaderReader {
 
   [[nodiscard]] std::string_view expected() const {
     switch (state_) {
-      case State::outside: return "an object with a member for each tensor";
-      case State::tensor: return "an object with dtype, shape and data_offsets";
-      case State::metadata: return "an object of strings as __metadata__";
-      case State::metadata_value: return "a string as a value of __metadata__";
-      case State::dtype: return "a string as dtype";
-      case State::shape: return "an array as shape";
-      case State::shape_numbers: return "integers from 0 to 2^64-1 in shape";
-      case State::offsets: return "an array as data_offsets";
-      case State::offset_numbers: return "integers from 0 to 2^64-1 in data_offsets";
-      default: return "a key";
+      case State::outside:
+        return "an object with a member for each tensor";
+      case State::tensor:
+        return "an object with dtype, shape and data_offsets";
+      case State::metadata:
+        return "an object of strings as __metadata__";
+      case State::metadata_value:
+        return "a string as a value of __metadata__";
+      case State::dtype:
+        return "a string as dtype";
+      case State::shape:
+        return "an array as shape";
+      case State::shape_numbers:
+        return "integers from 0 to 2^64-1 in shape";
+      case State::offsets:
+        return "an array as data_offsets";
+      case State::offset_numbers:
+        return "integers from 0 to 2^64-1 in data_offsets";
+      default:
+        return "a key";
     }
   }
 
@@ -170,7 +201,9 @@ class HeaderReader {
     if (in_tensor) fail_tensor(text);
     fail(text);
   }
-  [[noreturn]] void fail_tensor(std::string_view text) const { fail(fmt::format("tensor {}: {}", quoted_name(name_), text)); }
+  [[noreturn]] void fail_tensor(std::string_view text) const {
+    fail(fmt::format("tensor {}: {}", quoted_name(name_), text));
+  }
   [[noreturn]] void fail(std::string_view text) const {
     throw std::invalid_argument(fmt::format("{}: safetensors header: {}", file_name_, text));
   }
@@ -195,7 +228,8 @@ std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view text, st
 std::string quoted_name(std::string_view name) {
   constexpr std::size_t kLongest = 100;  // bytes
   const bool cut = name.size() > kLongest;
-  const std::string text = Json(std::string(name.substr(0, kLongest))).dump(-1, ' ', true, Json::error_handler_t::replace);
+  const std::string text =
+      Json(std::string(name.substr(0, kLongest))).dump(-1, ' ', true, Json::error_handler_t::replace);
   return cut ? text + "..." : text;
 }
 

@@ -16,8 +16,9 @@ struct SafetensorsEntry {
   std::uint64_t end = 0;
 };
 
-/// Reads the JSON header, in the file's order. Checks its form (keys, types, names given once), not what the numbers mean.
-/// Throws std::invalid_argument naming `file_name`, the tensor and the place. Needs no stack that grows with the input.
+/// Reads the JSON header, in the file's order. Checks its form (keys, types, names given once), not what the numbers
+/// mean. Throws std::invalid_argument naming `file_name`, the tensor and the place. Needs no stack that grows with the
+/// input.
 [[nodiscard]] std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view text, std::string_view file_name);
 
 /// A name out of a file, quoted and cut for a message: no control characters, no invalid UTF-8.

@@ -13,5 +13,5 @@ find_package(Threads REQUIRED)
 if(PACKJIT_TESTS)
   find_package(GTest REQUIRED)
 endif()
-# fmt is used header-only, so that the program runs where only the C++ runtime is installed.
-target_link_libraries(packjit_options INTERFACE fmt::fmt-header-only)
+
+target_link_libraries(packjit_options INTERFACE fmt::fmt)

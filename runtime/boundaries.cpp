@@ -27,16 +27,17 @@ void check_agreement(Form first_form, const SequenceMap& first, Form second_form
   for (std::size_t i = 0; i < first.slot.size(); ++i) {
     if (first.slot[i] == second.slot[i] && first.run_index[i] == second.run_index[i]) continue;
     const auto seqlen = static_cast<std::size_t>(first.seqlen);
-    throw std::invalid_argument(fmt::format(
-        "two forms of boundaries disagree, first at row {}, token {}: {} in {}, {} in {}; give one of them, or two that "
-        "agree",
-        i / seqlen, i % seqlen, token_text(first, i), name_of(first_form), token_text(second, i),
-        name_of(second_form)));
+    throw std::invalid_argument(
+        fmt::format("two forms of boundaries disagree, first at row {}, token {}: {} in {}, {} in {}; give one of "
+                    "them, or two that "
+                    "agree",
+                    i / seqlen, i % seqlen, token_text(first, i), name_of(first_form), token_text(second, i),
+                    name_of(second_form)));
   }
-  throw std::invalid_argument(
-      fmt::format("two forms of boundaries disagree behind the last token: {} sequences in {}, {} in {}, which differ in "
-                  "empty sequences; give one of them, or two that agree",
-                  first.n_sequences, name_of(first_form), second.n_sequences, name_of(second_form)));
+  throw std::invalid_argument(fmt::format(
+      "two forms of boundaries disagree behind the last token: {} sequences in {}, {} in {}, which differ in "
+      "empty sequences; give one of them, or two that agree",
+      first.n_sequences, name_of(first_form), second.n_sequences, name_of(second_form)));
 }
 
 }  // namespace
@@ -46,8 +47,8 @@ Boundaries boundaries_from_tensor(Form form, const HostTensor& tensor, std::int6
     throw std::invalid_argument("boundaries by rows come without a tensor; expected a form that has one");
   }
   if (!is_integer(tensor.type)) {
-    throw std::invalid_argument(fmt::format("{} has dtype {}; expected int16, uint16, int32 or int64", name_of(form),
-                                            name_of(tensor.type)));
+    throw std::invalid_argument(
+        fmt::format("{} has dtype {}; expected int16, uint16, int32 or int64", name_of(form), name_of(tensor.type)));
   }
   if (form == Form::cu_seqlens) {
     if (tensor.shape.size() != 1) {
@@ -82,7 +83,8 @@ Boundaries boundaries_from_tensors(const HostTensors& tensors, bool rows_are_seq
   if (rows_are_sequences) given.push_back({Form::rows, {}, 0});
   if (given.empty()) {
     throw std::invalid_argument(
-        "packed operators need boundaries, and none were given: add position_indices, seq_idx or cu_seqlens, or say that "
+        "packed operators need boundaries, and none were given: add position_indices, seq_idx or cu_seqlens, or say "
+        "that "
         "every row is one sequence (--rows)");
   }
   if (given.size() > 1) {

@@ -10,17 +10,17 @@ namespace packjit {
 /// One form from one tensor: position_indices or seq_idx of shape (batch, seqlen), or cu_seqlens of shape
 /// (n_sequences + 1), of int16, uint16, int32 or int64.
 ///
-/// 16-bit positions saturate at 32,766 (int16) and 65,534 (uint16); uint16 65,535 is padding, in seq_idx too. Offsets of 16
-/// bits are what they are. Throws std::invalid_argument naming the tensor, what was found and what was expected. Whether the
-/// values keep the rules is for build_sequence_map() to say.
+/// 16-bit positions saturate at 32,766 (int16) and 65,534 (uint16); uint16 65,535 is padding, in seq_idx too. Offsets
+/// of 16 bits are what they are. Throws std::invalid_argument naming the tensor, what was found and what was expected.
+/// Whether the values keep the rules is for build_sequence_map() to say.
 [[nodiscard]] Boundaries boundaries_from_tensor(Boundaries::Form form, const HostTensor& tensor, std::int64_t batch,
                                                 std::int64_t seqlen);
 
 /// The boundaries that a caller gave among named tensors ("position_indices", "seq_idx", "cu_seqlens"; others are not
 /// looked at) or by saying that every row is one sequence.
 ///
-/// Throws std::invalid_argument where there is no form at all (packed operators need boundaries: one long sequence is never
-/// assumed), where one breaks a rule, and where two disagree, naming the first token on which they do.
+/// Throws std::invalid_argument where there is no form at all (packed operators need boundaries: one long sequence is
+/// never assumed), where one breaks a rule, and where two disagree, naming the first token on which they do.
 [[nodiscard]] Boundaries boundaries_from_tensors(const HostTensors& tensors, bool rows_are_sequences,
                                                  std::int64_t batch, std::int64_t seqlen);
 

@@ -12,10 +12,14 @@ namespace packjit {
 
 std::string_view name_of(Boundaries::Form form) {
   switch (form) {
-    case Boundaries::Form::position_indices: return "position_indices";
-    case Boundaries::Form::seq_idx: return "seq_idx";
-    case Boundaries::Form::cu_seqlens: return "cu_seqlens";
-    case Boundaries::Form::rows: return "rows";
+    case Boundaries::Form::position_indices:
+      return "position_indices";
+    case Boundaries::Form::seq_idx:
+      return "seq_idx";
+    case Boundaries::Form::cu_seqlens:
+      return "cu_seqlens";
+    case Boundaries::Form::rows:
+      return "rows";
   }
   throw std::invalid_argument(fmt::format("no form of boundaries has the value {}", static_cast<int>(form)));
 }
@@ -67,8 +71,7 @@ class MapBuilder {
 };
 
 /// Splits a row into stretches of equal run marks; `starts[t]` says that a run or a stretch of padding begins at t.
-void add_row(MapBuilder& builder, std::int64_t row, const std::vector<bool>& starts,
-             const std::vector<bool>& padding) {
+void add_row(MapBuilder& builder, std::int64_t row, const std::vector<bool>& starts, const std::vector<bool>& padding) {
   const auto seqlen = static_cast<std::int64_t>(starts.size());
   std::int64_t start = 0;
   for (std::int64_t t = 1; t <= seqlen; ++t) {
@@ -116,10 +119,10 @@ void add_positions(MapBuilder& builder, const Boundaries& boundaries, std::int64
     for (std::size_t t = 0; t < width; ++t) {
       const std::int64_t position = std::max(positions[t], kPadding);
       if (boundaries.saturation > 0 && position > boundaries.saturation) {
-        throw std::invalid_argument(
-            fmt::format("position_indices: row {}, token {} has position {}, which is above {}, where positions of this "
-                        "width saturate",
-                        row, t, position, boundaries.saturation));
+        throw std::invalid_argument(fmt::format(
+            "position_indices: row {}, token {} has position {}, which is above {}, where positions of this "
+            "width saturate",
+            row, t, position, boundaries.saturation));
       }
       padding[t] = position < 0;
       if (padding[t]) {
@@ -127,8 +130,9 @@ void add_positions(MapBuilder& builder, const Boundaries& boundaries, std::int64
       } else {
         const bool goes_on = previous >= 0 && continues(previous, position, boundaries.saturation);
         if (position > 0 && !goes_on && !first_real) {
-          throw std::invalid_argument(fmt::format("position_indices: row {}, token {} has position {}; expected {}", row, t,
-                                                  position, expected_positions(previous, boundaries.saturation)));
+          throw std::invalid_argument(fmt::format("position_indices: row {}, token {} has position {}; expected {}",
+                                                  row, t, position,
+                                                  expected_positions(previous, boundaries.saturation)));
         }
         starts[t] = !goes_on;
         first_real = false;
@@ -167,30 +171,32 @@ void add_offsets(MapBuilder& builder, const Boundaries& boundaries, std::int64_t
     throw std::invalid_argument(fmt::format("cu_seqlens[0] is {}; expected 0", offsets.front()));
   }
   if (offsets.back() != tokens) {
-    throw std::invalid_argument(fmt::format("cu_seqlens[{}], the last offset, is {}; expected the token count {} "
-                                            "(batch {} x seqlen {})",
-                                            offsets.size() - 1, offsets.back(), tokens, batch, seqlen));
+    throw std::invalid_argument(
+        fmt::format("cu_seqlens[{}], the last offset, is {}; expected the token count {} "
+                    "(batch {} x seqlen {})",
+                    offsets.size() - 1, offsets.back(), tokens, batch, seqlen));
   }
   for (std::size_t i = 1; i < offsets.size(); ++i) {
     const std::int64_t begin = offsets[i - 1];
     const std::int64_t end = offsets[i];
     if (end < begin) {
-      throw std::invalid_argument(fmt::format("cu_seqlens[{}] is {}, below cu_seqlens[{}], which is {}; expected offsets "
-                                              "that do not decrease",
-                                              i, end, i - 1, begin));
+      throw std::invalid_argument(
+          fmt::format("cu_seqlens[{}] is {}, below cu_seqlens[{}], which is {}; expected offsets "
+                      "that do not decrease",
+                      i, end, i - 1, begin));
     }
     if (end > tokens) {
-      throw std::invalid_argument(
-          fmt::format("cu_seqlens[{}] is {}, beyond the token count {} (batch {} x seqlen {})", i, end, tokens, batch,
-                      seqlen));
+      throw std::invalid_argument(fmt::format("cu_seqlens[{}] is {}, beyond the token count {} (batch {} x seqlen {})",
+                                              i, end, tokens, batch, seqlen));
     }
     // An empty sequence behind the last token stays in the last row, at its end.
     const std::int64_t row = std::min(begin / seqlen, batch - 1);
     const std::int64_t start = begin - row * seqlen;
     if (start + (end - begin) > seqlen) {
-      throw std::invalid_argument(fmt::format("cu_seqlens: the sequence from {} to {} crosses the start of row {}, at {}; "
-                                              "expected an offset at every row start",
-                                              begin, end, row + 1, (row + 1) * seqlen));
+      throw std::invalid_argument(
+          fmt::format("cu_seqlens: the sequence from {} to {} crosses the start of row {}, at {}; "
+                      "expected an offset at every row start",
+                      begin, end, row + 1, (row + 1) * seqlen));
     }
     builder.add_run(row, start, end - begin);
   }
@@ -202,8 +208,8 @@ bool operator==(const SequenceMap& a, const SequenceMap& b) {
   const auto same_item = [](const SequenceItem& x, const SequenceItem& y) {
     return std::tie(x.row, x.start, x.length, x.slot) == std::tie(y.row, y.start, y.length, y.slot);
   };
-  return a.batch == b.batch && a.seqlen == b.seqlen && a.n_sequences == b.n_sequences &&
-         a.max_seqlen == b.max_seqlen && a.run_index == b.run_index && a.slot == b.slot &&
+  return a.batch == b.batch && a.seqlen == b.seqlen && a.n_sequences == b.n_sequences && a.max_seqlen == b.max_seqlen &&
+         a.run_index == b.run_index && a.slot == b.slot &&
          std::equal(a.items.begin(), a.items.end(), b.items.begin(), b.items.end(), same_item);
 }
 
@@ -211,9 +217,9 @@ SequenceMap build_sequence_map(const Boundaries& boundaries, std::int64_t batch,
   // Kernels index rows, tokens of a row and slots with 32 bits; offsets into tensors have 64.
   constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max();
   if (batch < 1 || batch > kLargest || seqlen < 1 || seqlen > kLargest) {
-    throw std::invalid_argument(fmt::format(
-        "boundaries of a batch of {} rows of {} tokens; expected 1 to {} rows of 1 to {} tokens", batch, seqlen, kLargest,
-        kLargest));
+    throw std::invalid_argument(
+        fmt::format("boundaries of a batch of {} rows of {} tokens; expected 1 to {} rows of 1 to {} tokens", batch,
+                    seqlen, kLargest, kLargest));
   }
   using Form = Boundaries::Form;
   const bool value_a_token = boundaries.form == Form::position_indices || boundaries.form == Form::seq_idx;
@@ -221,9 +227,15 @@ SequenceMap build_sequence_map(const Boundaries& boundaries, std::int64_t batch,
 
   MapBuilder builder(batch, seqlen);
   switch (boundaries.form) {
-    case Form::position_indices: add_positions(builder, boundaries, batch, seqlen); break;
-    case Form::seq_idx: add_labels(builder, boundaries, batch, seqlen); break;
-    case Form::cu_seqlens: add_offsets(builder, boundaries, batch, seqlen); break;
+    case Form::position_indices:
+      add_positions(builder, boundaries, batch, seqlen);
+      break;
+    case Form::seq_idx:
+      add_labels(builder, boundaries, batch, seqlen);
+      break;
+    case Form::cu_seqlens:
+      add_offsets(builder, boundaries, batch, seqlen);
+      break;
     case Form::rows:
       for (std::int64_t row = 0; row < batch; ++row) builder.add_run(row, 0, seqlen);
       break;

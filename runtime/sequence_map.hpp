@@ -13,12 +13,13 @@ namespace packjit {
 /// Where sequences begin and end, in one of the four forms that callers have. Values are given as int64 whatever
 /// their width in memory was. runtime/boundaries.hpp makes them from tensors.
 ///
-/// - position_indices (batch, seqlen): a run is positions that rise by 1. The first real token of a row may have a position
+/// - position_indices (batch, seqlen): a run is positions that rise by 1. The first real token of a row may have a
+/// position
 ///   above 0 (it continues an earlier sequence); every other run starts at 0.
 /// - seq_idx (batch, seqlen): a run is equal values side by side. The value is only a label and may come again.
 /// - cu_seqlens (n_sequences + 1): sequence i is the flattened tokens [values[i], values[i + 1]). Starts at 0, does not
-///   decrease, ends at batch * seqlen, has an offset at every row start. Equal offsets are an empty sequence with a slot
-///   of its own. No padding: a padded tail is a sequence.
+///   decrease, ends at batch * seqlen, has an offset at every row start. Equal offsets are an empty sequence with a
+///   slot of its own. No padding: a padded tail is a sequence.
 /// - rows: every row is one sequence.
 ///
 /// In the first two forms any negative value is a padding token, which ends a run. Runs never cross rows.
@@ -35,19 +36,19 @@ struct Boundaries {
 /// A plain value on the host; `MappedSequences` is its copy on a device.
 struct SequenceMap {
   std::int64_t batch = 0, seqlen = 0;
-  std::int64_t n_sequences = 0;              ///< slots: one state each, numbered by first token in row-major order
-  std::int64_t max_seqlen = 0;               ///< tokens of the longest run
-  std::vector<std::int32_t> run_index;       ///< (batch, seqlen): index of the token inside its run, -1 for padding
-  std::vector<std::int32_t> slot;            ///< (batch, seqlen): slot of the token's run, -1 for padding
-  std::vector<SequenceItem> items;           ///< runs and stretches of padding; longest first, then by first token
+  std::int64_t n_sequences = 0;         ///< slots: one state each, numbered by first token in row-major order
+  std::int64_t max_seqlen = 0;          ///< tokens of the longest run
+  std::vector<std::int32_t> run_index;  ///< (batch, seqlen): index of the token inside its run, -1 for padding
+  std::vector<std::int32_t> slot;       ///< (batch, seqlen): slot of the token's run, -1 for padding
+  std::vector<SequenceItem> items;      ///< runs and stretches of padding; longest first, then by first token
   friend bool operator==(const SequenceMap&, const SequenceMap&);
 };
 
 /// Turns boundaries into a map. Every token lies in exactly one item; empty sequences are items of length 0, at their
 /// offset (behind the last token: in the last row, start == seqlen).
 ///
-/// Throws std::invalid_argument when the boundaries break the rules above, naming the row and token (or the offset), what
-/// was found and what was expected, and for sizes below 1 or beyond 32 bits.
+/// Throws std::invalid_argument when the boundaries break the rules above, naming the row and token (or the offset),
+/// what was found and what was expected, and for sizes below 1 or beyond 32 bits.
 [[nodiscard]] SequenceMap build_sequence_map(const Boundaries& boundaries, std::int64_t batch, std::int64_t seqlen);
 
 }  // namespace packjit

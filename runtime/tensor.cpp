@@ -58,8 +58,8 @@ std::uint32_t narrow(double value, FloatFormat format) {
   const std::uint64_t half = std::uint64_t{1} << (shift - 1);
   if (rest > half || (rest == half && (rounded & 1) != 0)) ++rounded;
 
-  // The leading bit of a normal significand is added onto the exponent, so that a carry lands in the next binade and, from
-  // the largest one, in infinity.
+  // The leading bit of a normal significand is added onto the exponent, so that a carry lands in the next binade and,
+  // from the largest one, in infinity.
   std::uint64_t magnitude = rounded;
   if (!subnormal) magnitude += static_cast<std::uint64_t>(biased - 1) << format.fraction_bits;
   return static_cast<std::uint32_t>(sign | magnitude);
@@ -109,11 +109,16 @@ std::size_t checked_count(const HostTensor& tensor) {
 
 std::int64_t load_integer(const HostTensor& tensor, std::size_t index) {
   switch (tensor.type) {
-    case ElementType::int16: return load<std::int16_t>(tensor.bytes, index);
-    case ElementType::uint16: return load<std::uint16_t>(tensor.bytes, index);
-    case ElementType::int32: return load<std::int32_t>(tensor.bytes, index);
-    case ElementType::int64: return load<std::int64_t>(tensor.bytes, index);
-    default: break;
+    case ElementType::int16:
+      return load<std::int16_t>(tensor.bytes, index);
+    case ElementType::uint16:
+      return load<std::uint16_t>(tensor.bytes, index);
+    case ElementType::int32:
+      return load<std::int32_t>(tensor.bytes, index);
+    case ElementType::int64:
+      return load<std::int64_t>(tensor.bytes, index);
+    default:
+      break;
   }
   throw std::invalid_argument(
       fmt::format("expected integers (int16, uint16, int32 or int64), found {}", name_of(tensor.type)));
@@ -121,11 +126,16 @@ std::int64_t load_integer(const HostTensor& tensor, std::size_t index) {
 
 double load_double(const HostTensor& tensor, std::size_t index) {
   switch (tensor.type) {
-    case ElementType::fp32: return widen(load<std::uint32_t>(tensor.bytes, index), kFp32);
-    case ElementType::fp16: return widen(load<std::uint16_t>(tensor.bytes, index), kFp16);
-    case ElementType::bf16: return widen(load<std::uint16_t>(tensor.bytes, index), kBf16);
-    case ElementType::fp64: return load<double>(tensor.bytes, index);
-    default: return static_cast<double>(load_integer(tensor, index));
+    case ElementType::fp32:
+      return widen(load<std::uint32_t>(tensor.bytes, index), kFp32);
+    case ElementType::fp16:
+      return widen(load<std::uint16_t>(tensor.bytes, index), kFp16);
+    case ElementType::bf16:
+      return widen(load<std::uint16_t>(tensor.bytes, index), kBf16);
+    case ElementType::fp64:
+      return load<double>(tensor.bytes, index);
+    default:
+      return static_cast<double>(load_integer(tensor, index));
   }
 }
 
@@ -135,22 +145,30 @@ void store_integer(std::vector<std::byte>& bytes, std::size_t index, double valu
   // 2^digits is exact in double where max() may not be.
   if (!(value >= static_cast<double>(Limits::min()) && value < std::ldexp(1.0, Limits::digits)) ||
       value != std::trunc(value)) {
-    throw std::invalid_argument(fmt::format("element {} is {}; expected an integer from {} to {}", index, value,
-                                            Limits::min(), Limits::max()));
+    throw std::invalid_argument(
+        fmt::format("element {} is {}; expected an integer from {} to {}", index, value, Limits::min(), Limits::max()));
   }
   store(bytes, index, static_cast<Element>(value));
 }
 
 void store_double(HostTensor& tensor, std::size_t index, double value) {
   switch (tensor.type) {
-    case ElementType::fp32: return store(tensor.bytes, index, narrow(value, kFp32));
-    case ElementType::fp16: return store(tensor.bytes, index, static_cast<std::uint16_t>(narrow(value, kFp16)));
-    case ElementType::bf16: return store(tensor.bytes, index, static_cast<std::uint16_t>(narrow(value, kBf16)));
-    case ElementType::fp64: return store(tensor.bytes, index, value);
-    case ElementType::int16: return store_integer<std::int16_t>(tensor.bytes, index, value);
-    case ElementType::uint16: return store_integer<std::uint16_t>(tensor.bytes, index, value);
-    case ElementType::int32: return store_integer<std::int32_t>(tensor.bytes, index, value);
-    case ElementType::int64: return store_integer<std::int64_t>(tensor.bytes, index, value);
+    case ElementType::fp32:
+      return store(tensor.bytes, index, narrow(value, kFp32));
+    case ElementType::fp16:
+      return store(tensor.bytes, index, static_cast<std::uint16_t>(narrow(value, kFp16)));
+    case ElementType::bf16:
+      return store(tensor.bytes, index, static_cast<std::uint16_t>(narrow(value, kBf16)));
+    case ElementType::fp64:
+      return store(tensor.bytes, index, value);
+    case ElementType::int16:
+      return store_integer<std::int16_t>(tensor.bytes, index, value);
+    case ElementType::uint16:
+      return store_integer<std::uint16_t>(tensor.bytes, index, value);
+    case ElementType::int32:
+      return store_integer<std::int32_t>(tensor.bytes, index, value);
+    case ElementType::int64:
+      return store_integer<std::int64_t>(tensor.bytes, index, value);
   }
 }
 
@@ -161,25 +179,36 @@ std::size_t size_of(ElementType type) {
     case ElementType::fp16:
     case ElementType::bf16:
     case ElementType::int16:
-    case ElementType::uint16: return 2;
+    case ElementType::uint16:
+      return 2;
     case ElementType::fp32:
-    case ElementType::int32: return 4;
+    case ElementType::int32:
+      return 4;
     case ElementType::fp64:
-    case ElementType::int64: return 8;
+    case ElementType::int64:
+      return 8;
   }
   throw std::invalid_argument(fmt::format("no element type has the value {}", static_cast<int>(type)));
 }
 
 std::string_view name_of(ElementType type) {
   switch (type) {
-    case ElementType::fp32: return "fp32";
-    case ElementType::fp16: return "fp16";
-    case ElementType::bf16: return "bf16";
-    case ElementType::fp64: return "fp64";
-    case ElementType::int16: return "int16";
-    case ElementType::uint16: return "uint16";
-    case ElementType::int32: return "int32";
-    case ElementType::int64: return "int64";
+    case ElementType::fp32:
+      return "fp32";
+    case ElementType::fp16:
+      return "fp16";
+    case ElementType::bf16:
+      return "bf16";
+    case ElementType::fp64:
+      return "fp64";
+    case ElementType::int16:
+      return "int16";
+    case ElementType::uint16:
+      return "uint16";
+    case ElementType::int32:
+      return "int32";
+    case ElementType::int64:
+      return "int64";
   }
   throw std::invalid_argument(fmt::format("no element type has the value {}", static_cast<int>(type)));
 }
@@ -191,19 +220,26 @@ bool is_integer(ElementType type) {
 
 ElementType element_type(Dtype dtype) {
   switch (dtype) {
-    case Dtype::fp32: return ElementType::fp32;
-    case Dtype::fp16: return ElementType::fp16;
-    case Dtype::bf16: return ElementType::bf16;
+    case Dtype::fp32:
+      return ElementType::fp32;
+    case Dtype::fp16:
+      return ElementType::fp16;
+    case Dtype::bf16:
+      return ElementType::bf16;
   }
   throw std::invalid_argument(fmt::format("no dtype has the value {}", static_cast<int>(dtype)));
 }
 
 Dtype dtype_of(ElementType type) {
   switch (type) {
-    case ElementType::fp32: return Dtype::fp32;
-    case ElementType::fp16: return Dtype::fp16;
-    case ElementType::bf16: return Dtype::bf16;
-    default: break;
+    case ElementType::fp32:
+      return Dtype::fp32;
+    case ElementType::fp16:
+      return Dtype::fp16;
+    case ElementType::bf16:
+      return Dtype::bf16;
+    default:
+      break;
   }
   throw std::invalid_argument(fmt::format("expected fp32, fp16 or bf16, found {}", name_of(type)));
 }
@@ -249,8 +285,8 @@ HostTensor HostTensor::from_double(ElementType type, std::vector<std::int64_t> s
                                    const std::vector<double>& values) {
   const std::int64_t expected = count_of(shape);
   if (static_cast<std::uint64_t>(expected) != values.size()) {
-    throw std::invalid_argument(fmt::format("a tensor {} takes {} values, found {}", shape_text(shape), expected,
-                                            values.size()));
+    throw std::invalid_argument(
+        fmt::format("a tensor {} takes {} values, found {}", shape_text(shape), expected, values.size()));
   }
   HostTensor tensor = zeros(type, std::move(shape));
   for (std::size_t i = 0; i < values.size(); ++i) store_double(tensor, i, values[i]);
@@ -261,15 +297,13 @@ HostTensor HostTensor::zeros(ElementType type, std::vector<std::int64_t> shape) 
   HostTensor tensor{type, std::move(shape), {}};
   const auto count = static_cast<std::size_t>(tensor.count());
   if (count > std::numeric_limits<std::size_t>::max() / 2 / size_of(type)) {
-    throw std::invalid_argument(fmt::format("a tensor {} of {} does not fit in memory", shape_text(tensor.shape),
-                                            name_of(type)));
+    throw std::invalid_argument(
+        fmt::format("a tensor {} of {} does not fit in memory", shape_text(tensor.shape), name_of(type)));
   }
   tensor.bytes.resize(count * size_of(type));
   return tensor;
 }
 
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  return fmt::format("({})", fmt::join(shape, ", "));
-}
+std::string shape_text(const std::vector<std::int64_t>& shape) { return fmt::format("({})", fmt::join(shape, ", ")); }
 
 }  // namespace packjit

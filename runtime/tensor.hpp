@@ -24,7 +24,8 @@ enum class ElementType { fp32, fp16, bf16, fp64, int16, uint16, int32, int64 };
 /// elements than 63 bits count.
 [[nodiscard]] std::int64_t count_of(const std::vector<std::int64_t>& shape);
 
-/// A dense row-major tensor in host memory, elements in the machine's byte order. A plain value; concurrent reads are safe.
+/// A dense row-major tensor in host memory, elements in the machine's byte order. A plain value; concurrent reads are
+/// safe.
 ///
 /// The conversions throw std::invalid_argument where `bytes` does not hold as many elements as `shape` says.
 struct HostTensor {
@@ -32,12 +33,13 @@ struct HostTensor {
   std::vector<std::int64_t> shape;
   std::vector<std::byte> bytes;  ///< product(shape) * size_of(type)
 
-  [[nodiscard]] std::int64_t count() const;  ///< elements
+  [[nodiscard]] std::int64_t count() const;             ///< elements
   [[nodiscard]] std::vector<double> to_double() const;  ///< exact, except that an int64 beyond 2^53 rounds
   /// Integer types only; throws std::invalid_argument naming the type otherwise.
   [[nodiscard]] std::vector<std::int64_t> to_int64() const;
-  /// Rounds once, to nearest even: subnormals are kept, what rounds above the largest finite value is infinity, NaN stays
-  /// NaN. For integer types the values must be integers in range; throws std::invalid_argument naming the element otherwise.
+  /// Rounds once, to nearest even: subnormals are kept, what rounds above the largest finite value is infinity, NaN
+  /// stays NaN. For integer types the values must be integers in range; throws std::invalid_argument naming the element
+  /// otherwise.
   [[nodiscard]] static HostTensor from_double(ElementType type, std::vector<std::int64_t> shape,
                                               const std::vector<double>& values);
   [[nodiscard]] static HostTensor zeros(ElementType type, std::vector<std::int64_t> shape);

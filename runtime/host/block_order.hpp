@@ -14,8 +14,12 @@ class BlockOrder {
   /// `count` is at least 1.
   BlockOrder(HostOrder::Kind kind, std::uint64_t count, Random& random) : count_(count), left_(count) {
     switch (kind) {
-      case HostOrder::Kind::forward: next_ = 0, step_ = 1 % count; break;
-      case HostOrder::Kind::reverse: next_ = count - 1, step_ = count - 1; break;
+      case HostOrder::Kind::forward:
+        next_ = 0, step_ = 1 % count;
+        break;
+      case HostOrder::Kind::reverse:
+        next_ = count - 1, step_ = count - 1;
+        break;
       case HostOrder::Kind::seeded:
         // Steps of a length that has no factor in common with the count meet every number before the first again.
         next_ = random.next() % count;

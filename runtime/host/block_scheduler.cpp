@@ -32,7 +32,8 @@ void BlockScheduler::run(const KernelLaunch& launch, void (*entry)(), HostThread
 
   shared_storage_.resize(kSharedAlignment + 2 * kSharedGuardBytes + launch.shared_bytes);
   const auto base = reinterpret_cast<std::uintptr_t>(shared_storage_.data()) + kSharedGuardBytes;
-  shared_ = shared_storage_.data() + kSharedGuardBytes + (kSharedAlignment - base % kSharedAlignment) % kSharedAlignment;
+  shared_ =
+      shared_storage_.data() + kSharedGuardBytes + (kSharedAlignment - base % kSharedAlignment) % kSharedAlignment;
   write_guard(shared_ - kSharedGuardBytes, kSharedGuardBytes);
   write_guard(shared_ + launch.shared_bytes, kSharedGuardBytes);
 
@@ -212,9 +213,10 @@ void BlockScheduler::finish_exchange(unsigned warp) {
     const auto source = static_cast<unsigned>(thread.source);
     const bool exists = thread.source >= 0 && source < end - first;
     if (!exists || threads_[first + source].status == Status::finished) {
-      fail(fmt::format("{}: thread {} asks lane {} of its warp for a value in an exchange, but that lane {}; on a GPU "
-                       "the value is undefined",
-                       where(), thread.index, thread.source, exists ? "has left the kernel" : "does not exist"));
+      fail(
+          fmt::format("{}: thread {} asks lane {} of its warp for a value in an exchange, but that lane {}; on a GPU "
+                      "the value is undefined",
+                      where(), thread.index, thread.source, exists ? "has left the kernel" : "does not exist"));
       return;
     }
     thread.value = given[source];
@@ -249,8 +251,8 @@ void BlockScheduler::fail_deadlock() {
     state += fmt::format("{}{} of {} threads {} (the first is thread {})", state.empty() ? "" : ", ",
                          std::count_if(threads_.begin(), threads_.end(), is), threads_.size(), meaning, first->index);
   }
-  fail(fmt::format("{}: the threads wait for each other in vain: {}; every thread must reach the same barriers", where(),
-                   state));
+  fail(fmt::format("{}: the threads wait for each other in vain: {}; every thread must reach the same barriers",
+                   where(), state));
 }
 
 std::string BlockScheduler::where() const {

@@ -17,8 +17,9 @@ namespace packjit::host {
 
 /// Plays a grid of GPU threads on one operating-system thread.
 ///
-/// Blocks run one after another. Inside a block, a thread runs until it waits at a barrier of the block or at an exchange
-/// of its warp (32 consecutive threads); which thread goes next is what HostOrder decides, anew after each barrier:
+/// Blocks run one after another. Inside a block, a thread runs until it waits at a barrier of the block or at an
+/// exchange of its warp (32 consecutive threads); which thread goes next is what HostOrder decides, anew after each
+/// barrier:
 /// - forward: the lowest thread, each warp as far as it can get; reverse: the highest, likewise;
 /// - seeded: any thread that can run, by a generator that depends on the seed only.
 /// Threads that never wait share one stack and are not switched at all.

@@ -11,7 +11,8 @@ class FiberGroup;
 /// A stack of its own that can be left in the middle of a computation and continued later. Made and owned by a
 /// FiberGroup.
 struct Fiber {
-  void* task = nullptr;  ///< what the group's body should work on next; set by the user before switching to an idle fiber
+  void* task =
+      nullptr;  ///< what the group's body should work on next; set by the user before switching to an idle fiber
 
  private:
   friend class FiberGroup;
@@ -31,8 +32,8 @@ struct Fiber {
 /// Address and thread sanitizers are told about every switch when they are compiled in.
 class FiberGroup {
  public:
-  /// `body(owner, self)` must never return and must never let an exception out. It holds only trivially destructible objects
-  /// while the fiber is idle, since the stack of an idle fiber is dropped without unwinding.
+  /// `body(owner, self)` must never return and must never let an exception out. It holds only trivially destructible
+  /// objects while the fiber is idle, since the stack of an idle fiber is dropped without unwinding.
   FiberGroup(void (*body)(void* owner, Fiber& self), void* owner);
   ~FiberGroup();
   FiberGroup(const FiberGroup&) = delete;

@@ -63,8 +63,8 @@ void GuardedMemory::require(const void* memory, std::size_t bytes, const char* a
     const std::size_t offset = address(memory) - address(allocation.start);
     if (offset <= allocation.bytes && bytes <= allocation.bytes - offset) return;
     if (offset < allocation.bytes) {
-      throw std::invalid_argument(fmt::format("{} {} bytes at offset {} of a buffer of {} bytes goes past its end", attempt,
-                                              bytes, offset, allocation.bytes));
+      throw std::invalid_argument(fmt::format("{} {} bytes at offset {} of a buffer of {} bytes goes past its end",
+                                              attempt, bytes, offset, allocation.bytes));
     }
   }
   throw std::invalid_argument(

@@ -21,8 +21,8 @@ class GuardedMemory {
   void require(const void* memory, std::size_t bytes, const char* attempt) const;
   /// Looks at every guard zone; the first damage is remembered as seen `after` that.
   void look(const std::string& after);
-  /// Throws CheckFailed with the first damage remembered, which is then forgotten and repaired, so that a later check is of what
-  /// happened since.
+  /// Throws CheckFailed with the first damage remembered, which is then forgotten and repaired, so that a later check
+  /// is of what happened since.
   void check();
 
  private:

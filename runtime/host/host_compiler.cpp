@@ -43,11 +43,8 @@ std::string find_program(const std::string& name) {
 }
 
 std::vector<std::string> compiler_options() {
-  std::vector<std::string> options = {"-x",           "c++",
-                                      "-std=c++20",   "-O1",
-                                      "-fPIC",        "-shared",
-                                      "-Wall",        "-Wno-unknown-pragmas",
-                                      "-fno-fast-math", "-ffp-contract=off",
+  std::vector<std::string> options = {"-x", "c++", "-std=c++20", "-O1", "-fPIC", "-shared", "-Wall",
+                                      "-Wno-unknown-pragmas", "-fno-fast-math", "-ffp-contract=off",
                                       // Vector loads view memory as other types, as they may on a GPU.
                                       "-fno-strict-aliasing", "-fno-math-errno"};
 #if defined(__x86_64__) || defined(__i386__)
@@ -115,10 +112,10 @@ std::string find_host_compiler() {
   if (wanted != nullptr && *wanted != '\0') {
     std::string path = find_program(wanted);
     if (path.empty()) {
-      throw EnvironmentError(
-          fmt::format("host execution needs a C++20 compiler; PACKJIT_HOST_COMPILER is \"{}\", which is not an executable "
-                      "program; set it to the path of g++ (11 or newer) or clang++ (14 or newer), or unset it",
-                      wanted));
+      throw EnvironmentError(fmt::format(
+          "host execution needs a C++20 compiler; PACKJIT_HOST_COMPILER is \"{}\", which is not an executable "
+          "program; set it to the path of g++ (11 or newer) or clang++ (14 or newer), or unset it",
+          wanted));
     }
     return path;
   }
@@ -168,8 +165,9 @@ std::string compile_host_source(const std::string& compiler, const std::string& 
     std::ofstream file(source, std::ios::binary);
     file.write(text.data(), static_cast<std::streamsize>(text.size()));
     if (!file.flush()) {
-      throw EnvironmentError(fmt::format(
-          "writing {} bytes of host source to {} failed; is the disk full? TMPDIR says where to write", text.size(), source));
+      throw EnvironmentError(
+          fmt::format("writing {} bytes of host source to {} failed; is the disk full? TMPDIR says where to write",
+                      text.size(), source));
     }
   }
   std::vector<std::string> command = {compiler};
@@ -186,7 +184,8 @@ std::string compile_host_source(const std::string& compiler, const std::string& 
 
   std::string log = without(std::move(result.output), prefix);
   std::vector<std::string> lines = named_lines(text, log);
-  std::string message = fmt::format("compiling host source failed: {} ended with status {}\noptions:", compiler, result.status);
+  std::string message =
+      fmt::format("compiling host source failed: {} ended with status {}\noptions:", compiler, result.status);
   for (std::size_t i = 1; i < command.size(); ++i) message += fmt::format(" {}", without(command[i], prefix));
   message += fmt::format("\nlog:\n{}source:\n", first_lines(log, kLogLinesShown));
   for (const std::string& line : lines) message += fmt::format("  {}\n", line);

@@ -7,9 +7,9 @@
 namespace packjit::host {
 
 /// The path of the C++ compiler that host execution uses: the program named by the environment variable
-/// PACKJIT_HOST_COMPILER, else the first of c++, g++, clang++ on PATH. In a sanitized build the compiler that built the library
-/// comes before those on PATH, since sanitizer runtimes do not mix.
-/// Throws EnvironmentError saying what was looked for and what to do.
+/// PACKJIT_HOST_COMPILER, else the first of c++, g++, clang++ on PATH. In a sanitized build the compiler that built the
+/// library comes before those on PATH, since sanitizer runtimes do not mix. Throws EnvironmentError saying what was
+/// looked for and what to do.
 [[nodiscard]] std::string find_host_compiler();
 
 /// A source that the host compiler did not accept.

@@ -25,10 +25,12 @@ struct alignas(64) ArgumentLine {
   std::byte bytes[64];
 };
 
-void require_range(const KernelLaunch& launch, const char* what, std::uint32_t value, std::uint32_t low, std::uint32_t high) {
+void require_range(const KernelLaunch& launch, const char* what, std::uint32_t value, std::uint32_t low,
+                   std::uint32_t high) {
   if (value >= low && value <= high) return;
-  throw std::invalid_argument(fmt::format("launching kernel {} on the host: {} is {}, but {} to {} are possible, as on a GPU",
-                                          launch.entry, what, value, low, high));
+  throw std::invalid_argument(
+      fmt::format("launching kernel {} on the host: {} is {}, but {} to {} are possible, as on a GPU", launch.entry,
+                  what, value, low, high));
 }
 
 std::int64_t physical_memory() {

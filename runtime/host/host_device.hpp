@@ -16,8 +16,9 @@ namespace packjit::host {
 
 /// The CPU as a device: see "Host execution" in docs/design.md. A launch has finished when launch() returns.
 ///
-/// The launch limits are those of a GPU (1024 threads a block, 2^31-1 by 65,535 blocks, 227 KiB of shared memory), so that a launch
-/// that a GPU refuses is refused here as well. Compiled code is shared between all devices of the process.
+/// The launch limits are those of a GPU (1024 threads a block, 2^31-1 by 65,535 blocks, 227 KiB of shared memory), so
+/// that a launch that a GPU refuses is refused here as well. Compiled code is shared between all devices of the
+/// process.
 class HostDevice final : public Device {
  public:
   /// Throws EnvironmentError when there is no host compiler.

@@ -49,7 +49,8 @@ HostModule::HostModule(const std::string& compiler, const std::string& text) {
   if (layout == nullptr || dlsym(handle_, "packjit_thread") == nullptr || layout() != sizeof(HostThread)) {
     dlclose(handle_);
     throw std::invalid_argument(
-        "source compiled, but it is not the host form: expected packjit_thread and packjit_host_layout of this version, as "
+        "source compiled, but it is not the host form: expected packjit_thread and packjit_host_layout of this "
+        "version, as "
         "`packjit generate` prints them for host execution; print the source again and repeat the edit");
   }
 }
@@ -67,9 +68,7 @@ HostModule::Entry HostModule::entry(const std::string& kernel) const {
   return found;
 }
 
-HostThread** HostModule::current_thread() const {
-  return static_cast<HostThread**>(dlsym(handle_, "packjit_thread"));
-}
+HostThread** HostModule::current_thread() const { return static_cast<HostThread**>(dlsym(handle_, "packjit_thread")); }
 
 std::shared_ptr<const HostModule> shared_host_module(const std::string& text) {
   const std::string compiler = find_host_compiler();

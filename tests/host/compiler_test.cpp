@@ -69,7 +69,9 @@ TEST(HostCompiler, UnusableTemporaryDirectory) {
 TEST(HostCompiler, FailedCompileShowsTheLine) {
   const auto device = open_host_device();
   const std::string text = constant_kernel("no_such_function(7)");
-  const auto line = static_cast<std::size_t>(std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(text.find("no_such")), '\n')) + 1;
+  const auto line = static_cast<std::size_t>(std::count(
+                        text.begin(), text.begin() + static_cast<std::ptrdiff_t>(text.find("no_such")), '\n')) +
+                    1;
   const std::size_t before = host::host_compiles();
   for (int attempt = 0; attempt < 2; ++attempt) {
     try {
@@ -77,7 +79,8 @@ TEST(HostCompiler, FailedCompileShowsTheLine) {
       FAIL() << "the source compiled";
     } catch (const host::HostCompileError& error) {
       ASSERT_EQ(error.source_lines.size(), 1u) << error.what();
-      EXPECT_EQ(error.source_lines[0], std::to_string(line) + ": void constant(Argument a) { a.out[0] = no_such_function(7); }");
+      EXPECT_EQ(error.source_lines[0],
+                std::to_string(line) + ": void constant(Argument a) { a.out[0] = no_such_function(7); }");
       EXPECT_NE(error.log.find("no_such_function"), std::string::npos);
       EXPECT_NE(std::find(error.options.begin(), error.options.end(), "-std=c++20"), error.options.end());
       EXPECT_NE(std::string(error.what()).find(error.source_lines[0]), std::string::npos) << error.what();

@@ -11,7 +11,8 @@ namespace packjit::test {
 namespace {
 
 std::string text() {
-  return host_source(R"(
+  return host_source(
+      R"(
 struct Argument { char* out; int n; };
 void fill_exactly(Argument a) { for (int i = 0; i < a.n; ++i) a.out[i] = 1; }
 void one_before(Argument a) { a.out[-1] = 0; }
@@ -23,7 +24,8 @@ void shared_at_start(Argument a) {
   a.out[blockIdx.x] = shared_memory()[99];
   shared_memory()[99] = 0;
 }
-)", {"fill_exactly", "one_before", "one_past", "shared_exactly", "shared_before", "shared_past", "shared_at_start"});
+)",
+      {"fill_exactly", "one_before", "one_past", "shared_exactly", "shared_before", "shared_past", "shared_at_start"});
 }
 
 std::string failure(const char* entry, std::size_t bytes) {
@@ -46,16 +48,18 @@ TEST(HostGuards, OneByteOutsideABufferIsCaught) {
 
 TEST(HostGuards, OneByteOutsideSharedMemoryIsCaught) {
   EXPECT_EQ(failure("shared_exactly", 8), "nothing was thrown");
-  EXPECT_EQ(failure("shared_before", 8), "host execution of kernel shared_before, block (0, 1): wrote 1 bytes before the "
-                                         "start of its 100 bytes of shared memory");
-  EXPECT_EQ(failure("shared_past", 8), "host execution of kernel shared_past, block (0, 1): wrote 1 bytes past the end of "
-                                       "its 100 bytes of shared memory");
+  EXPECT_EQ(failure("shared_before", 8),
+            "host execution of kernel shared_before, block (0, 1): wrote 1 bytes before the "
+            "start of its 100 bytes of shared memory");
+  EXPECT_EQ(failure("shared_past", 8),
+            "host execution of kernel shared_past, block (0, 1): wrote 1 bytes past the end of "
+            "its 100 bytes of shared memory");
 }
 
 TEST(HostGuards, SharedMemoryIsPoisonedBeforeEachBlock) {
   const auto device = open_host_device();
-  const auto out = run_kernel<unsigned char>(*device, text(),
-                                             {.entry = "shared_at_start", .grid_x = 3, .block = 1, .shared_bytes = 100}, 3);
+  const auto out = run_kernel<unsigned char>(
+      *device, text(), {.entry = "shared_at_start", .grid_x = 3, .block = 1, .shared_bytes = 100}, 3);
   EXPECT_EQ(out, (std::vector<unsigned char>{0xff, 0xff, 0xff}));
 }
 

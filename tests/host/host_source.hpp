@@ -11,8 +11,8 @@
 
 namespace packjit::test {
 
-/// Host source as the generator would print it: the primitives, `body` (which declares `struct Argument` and the kernels) and
-/// an entry for each kernel named.
+/// Host source as the generator would print it: the primitives, `body` (which declares `struct Argument` and the
+/// kernels) and an entry for each kernel named.
 [[nodiscard]] inline std::string host_source(const std::string& body, std::initializer_list<const char*> kernels);
 
 /// The text of templates/device/primitives_host.cuh, with its fp16 part.

@@ -12,7 +12,10 @@ namespace packjit::test {
 
 std::string host_primitives() {
   std::ifstream file(PACKJIT_SOURCE_DIR "/templates/device/primitives_host.cuh", std::ios::binary);
-  return "#define FP16 1\n#define DTYPE FP16\n" + std::string(std::istreambuf_iterator<char>(file), {});
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  const std::string once = "#pragma once\n";  // the generator drops it, too
+  if (text.starts_with(once)) text.erase(0, once.size());
+  return "#define FP16 1\n#define DTYPE FP16\n" + text;
 }
 
 namespace {
@@ -25,7 +28,8 @@ void widen(Argument a) {
   const uint16 given[] = {0x3c00, 0xc000, 0x7bff, 0x0400, 0x03ff, 0x0001, 0x8001, 0x7c00, 0xfc00, 0x0000, 0x3555};
   for (int i = 0; i < a.n; ++i) a.out[i] = fp16_to_float(given[i]);
 }
-)", {"widen"});
+)",
+                                       {"widen"});
   const auto out = run_kernel<float>(*device, text, {.entry = "widen"}, 11);
   EXPECT_EQ(out, (std::vector<float>{1.0f, -2.0f, 65504.0f, 0x1p-14f, 1023 * 0x1p-24f, 0x1p-24f, -0x1p-24f, INFINITY,
                                      -INFINITY, 0.0f, 0.333251953125f}));
@@ -41,7 +45,8 @@ void narrow(Argument a) {
                          -__builtin_inff(), __builtin_nanf(""), -0.0f, 2047.0f / 2048};
   for (int i = 0; i < a.n; ++i) a.out[i] = float_to_fp16(given[i]);
 }
-)", {"narrow"});
+)",
+                                       {"narrow"});
   const auto out = run_kernel<std::uint16_t>(*device, text, {.entry = "narrow"}, 17);
   EXPECT_EQ(out, (std::vector<std::uint16_t>{0x3c00, 0x3c00, 0x3c02, 0x3c01, 0x7bff, 0x7bff, 0x7c00,  //
                                              0x0001, 0x0000, 0x0001, 0x8002, 0x0400, 0x0400,          //
@@ -55,7 +60,8 @@ struct Argument { uint16* out; int n; };
 void round_trip(Argument a) {
   for (int i = 0; i < a.n; ++i) a.out[i] = float_to_fp16(fp16_to_float(uint16(i)));
 }
-)", {"round_trip"});
+)",
+                                       {"round_trip"});
   const auto out = run_kernel<std::uint16_t>(*device, text, {.entry = "round_trip"}, 65536);
   for (unsigned i = 0; i < 65536; ++i) {
     const bool nan = (i & 0x7fff) > 0x7c00;
@@ -75,7 +81,8 @@ void numbers(Argument a) {
   a.out[4] = fused_multiply_add(1.0f + 0x1p-12f, 1.0f + 0x1p-12f, -1.0f - 0x1p-11f);
   a.out[5] = (1.0f + a.out[4] * 0.0f + 0x1p-12f) * (1.0f + 0x1p-12f) - (1.0f + 0x1p-11f);
 }
-)", {"numbers"});
+)",
+                                       {"numbers"});
   // The last shows that a product and a sum are not contracted: the square's last bit is lost.
   EXPECT_EQ(run_kernel<float>(*device, text, {.entry = "numbers"}, 6),
             (std::vector<float>{0.125f, 0.0f, 0x1p-127f, 0.25f, 0x1p-24f, 0.0f}));

@@ -74,8 +74,10 @@ void exchange_among_the_living(Argument a) {
   if (threadIdx.x % 32 >= 16) return;
   a.out[threadIdx.x] = uint32(shuffle_xor(float(threadIdx.x), 15));
 }
-)", {"neighbours", "racy_neighbours", "racy_later", "order", "block_order", "sum_of_warp", "sum_of_block", "count_blocks",
-     "divergent_barrier", "barrier_against_exchange", "exchange_with_the_dead", "exchange_among_the_living"});
+)",
+                     {"neighbours", "racy_neighbours", "racy_later", "order", "block_order", "sum_of_warp",
+                      "sum_of_block", "count_blocks", "divergent_barrier", "barrier_against_exchange",
+                      "exchange_with_the_dead", "exchange_among_the_living"});
 }
 
 std::vector<std::uint32_t> run(HostOrder order, KernelLaunch launch, std::size_t n) {
@@ -124,7 +126,8 @@ TEST(HostScheduling, OrderOfThreadsInEveryPhase) {
     EXPECT_EQ(reverse[1 + i], 39 - i);
     EXPECT_EQ(reverse[41 + i], 39 - i);
   }
-  const std::vector<std::uint32_t> first(seeded.begin() + 1, seeded.begin() + 41), second(seeded.begin() + 41, seeded.end());
+  const std::vector<std::uint32_t> first(seeded.begin() + 1, seeded.begin() + 41),
+      second(seeded.begin() + 41, seeded.end());
   EXPECT_NE(first, second);
   EXPECT_TRUE(std::is_permutation(first.begin(), first.end(), numbers(0, 40).begin()));
   EXPECT_TRUE(std::is_permutation(second.begin(), second.end(), numbers(0, 40).begin()));
@@ -142,8 +145,8 @@ TEST(HostScheduling, OrderOfBlocks) {
 TEST(HostScheduling, ExchangeStaysInsideTheWarp) {
   for (const HostOrder order : kOrders) {
     const auto out = run(order, {.entry = "sum_of_warp", .block = 64}, 64);
-    EXPECT_EQ(std::count(out.begin(), out.begin() + 32, 496u), 32);   // 0 + ... + 31
-    EXPECT_EQ(std::count(out.begin() + 32, out.end(), 1520u), 32);    // 32 + ... + 63
+    EXPECT_EQ(std::count(out.begin(), out.begin() + 32, 496u), 32);  // 0 + ... + 31
+    EXPECT_EQ(std::count(out.begin() + 32, out.end(), 1520u), 32);   // 32 + ... + 63
   }
 }
 
@@ -175,19 +178,24 @@ TEST(HostScheduling, DivergentBarrierIsReported) {
     });
     EXPECT_NE(message.find("kernel divergent_barrier, block (2, 0)"), std::string::npos) << message;
     EXPECT_NE(message.find("40 of 64 threads wait at the barrier of the block (sync_block) (the first is thread 0)"),
-              std::string::npos) << message;
-    EXPECT_NE(message.find("24 of 64 threads have left the kernel (the first is thread 40)"), std::string::npos) << message;
+              std::string::npos)
+        << message;
+    EXPECT_NE(message.find("24 of 64 threads have left the kernel (the first is thread 40)"), std::string::npos)
+        << message;
     // The device can be used again.
     EXPECT_EQ(run_kernel<std::uint32_t>(*device, text(), {.entry = "sum_of_warp", .block = 32}, 32)[7], 496u);
   }
 }
 
 TEST(HostScheduling, BarrierAgainstExchangeIsReported) {
-  const auto message = message_of<CheckFailed>(
-      [&] { (void)run({Kind::seeded, 4}, {.entry = "barrier_against_exchange", .block = 32}, 32); });
+  const auto message = message_of<CheckFailed>([&] {
+    (void)run({Kind::seeded, 4}, {.entry = "barrier_against_exchange", .block = 32}, 32);
+  });
   EXPECT_NE(message.find("16 of 32 threads wait at the barrier of the block (sync_block) (the first is thread 0)"),
-            std::string::npos) << message;
-  EXPECT_NE(message.find("16 of 32 threads wait at an exchange of their warp (the first is thread 16)"), std::string::npos)
+            std::string::npos)
+      << message;
+  EXPECT_NE(message.find("16 of 32 threads wait at an exchange of their warp (the first is thread 16)"),
+            std::string::npos)
       << message;
 }
 
@@ -202,7 +210,8 @@ TEST(HostScheduling, ExchangeNeedsALivingLane) {
     EXPECT_EQ(out[35], 44u);
   }
   const auto message = message_of<CheckFailed>([&] { (void)run({}, {.entry = "sum_of_warp", .block = 8}, 8); });
-  EXPECT_NE(message.find("lane 16 of its warp for a value in an exchange, but that lane does not exist"), std::string::npos)
+  EXPECT_NE(message.find("lane 16 of its warp for a value in an exchange, but that lane does not exist"),
+            std::string::npos)
       << message;
 }
 

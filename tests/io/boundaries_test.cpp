@@ -29,9 +29,10 @@ std::string message_of(Act act) {
 }
 
 TEST(KnownFaults, K01_NoBoundariesIsRefused) {
-  EXPECT_EQ(message_of([] { return boundaries_from_tensors({}, false, 1, 16); }),
-            "packed operators need boundaries, and none were given: add position_indices, seq_idx or cu_seqlens, or say "
-            "that every row is one sequence (--rows)");
+  EXPECT_EQ(
+      message_of([] { return boundaries_from_tensors({}, false, 1, 16); }),
+      "packed operators need boundaries, and none were given: add position_indices, seq_idx or cu_seqlens, or say "
+      "that every row is one sequence (--rows)");
 }
 
 TEST(KnownFaults, K08_PositionsOfEveryWidth) {
@@ -111,29 +112,31 @@ TEST(Boundaries, FormsThatAgreeAreTaken) {
   const HostTensors tensors = {{"cu_seqlens", integers(ElementType::int64, {4}, {0, 2, 3, 6})},
                                {"position_indices", integers(ElementType::int16, {2, 3}, {0, 1, 0, 0, 1, 2})},
                                {"seq_idx", integers(ElementType::int32, {2, 3}, {1, 1, 2, 3, 3, 3})}};
-  EXPECT_EQ(build_sequence_map(boundaries_from_tensors(tensors, false, 2, 3), 2, 3).slot,
-            (Indices{0, 0, 1, 2, 2, 2}));
+  EXPECT_EQ(build_sequence_map(boundaries_from_tensors(tensors, false, 2, 3), 2, 3).slot, (Indices{0, 0, 1, 2, 2, 2}));
 }
 
 TEST(Boundaries, FormsThatDisagreeAreRefused) {
   HostTensors tensors = {{"cu_seqlens", integers(ElementType::int64, {4}, {0, 3, 5, 6})},
                          {"position_indices", integers(ElementType::int64, {2, 3}, {0, 1, 2, 0, 1, 2})}};
-  EXPECT_EQ(message_of([&] { return boundaries_from_tensors(tensors, false, 2, 3); }),
-            "two forms of boundaries disagree, first at row 1, token 2: token 2 of sequence 1 in position_indices, token 0 "
-            "of sequence 2 in cu_seqlens; give one of them, or two that agree");
+  EXPECT_EQ(
+      message_of([&] { return boundaries_from_tensors(tensors, false, 2, 3); }),
+      "two forms of boundaries disagree, first at row 1, token 2: token 2 of sequence 1 in position_indices, token 0 "
+      "of sequence 2 in cu_seqlens; give one of them, or two that agree");
   tensors.erase("cu_seqlens");
   EXPECT_NO_THROW((void)boundaries_from_tensors(tensors, true, 2, 3));
   tensors["position_indices"] = integers(ElementType::int64, {2, 3}, {0, 1, -1, 0, 1, 2});
-  EXPECT_EQ(message_of([&] { return boundaries_from_tensors(tensors, true, 2, 3); }),
-            "two forms of boundaries disagree, first at row 0, token 2: padding in position_indices, token 2 of sequence 0 "
-            "in rows; give one of them, or two that agree");
+  EXPECT_EQ(
+      message_of([&] { return boundaries_from_tensors(tensors, true, 2, 3); }),
+      "two forms of boundaries disagree, first at row 0, token 2: padding in position_indices, token 2 of sequence 0 "
+      "in rows; give one of them, or two that agree");
 }
 
 TEST(Boundaries, EmptySequencesBehindTheLastTokenAreADisagreementToo) {
   const HostTensors tensors = {{"cu_seqlens", integers(ElementType::int32, {3}, {0, 2, 2})}};
-  EXPECT_EQ(message_of([&] { return boundaries_from_tensors(tensors, true, 1, 2); }),
-            "two forms of boundaries disagree behind the last token: 2 sequences in cu_seqlens, 1 in rows, which differ in "
-            "empty sequences; give one of them, or two that agree");
+  EXPECT_EQ(
+      message_of([&] { return boundaries_from_tensors(tensors, true, 1, 2); }),
+      "two forms of boundaries disagree behind the last token: 2 sequences in cu_seqlens, 1 in rows, which differ in "
+      "empty sequences; give one of them, or two that agree");
 }
 
 TEST(Boundaries, RowsHaveNoTensor) {

@@ -1,5 +1,5 @@
-// Any bytes at all: the reader either refuses them with its one kind of error, or returns tensors that can be written and
-// read again unchanged.
+// Any bytes at all: the reader either refuses them with its one kind of error, or returns tensors that can be written
+// and read again unchanged.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

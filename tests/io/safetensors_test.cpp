@@ -42,11 +42,11 @@ std::string header_message(const std::string& header, const std::string& data = 
 // One file, byte by byte: a header of 128 bytes (0x80), p int32, u bf16, the header padded by blanks.
 const std::string kGolden =
     "\x80\x00\x00\x00\x00\x00\x00\x00"s
-    "{\"p\":{\"dtype\":\"I32\",\"shape\":[1,2],\"data_offsets\":[0,8]},"s      // 57 bytes
-    "\"u\":{\"dtype\":\"BF16\",\"shape\":[2,1],\"data_offsets\":[8,12]}}"s     // 57 bytes
-    "               "s                                                         // 15 blanks
-    "\x00\x00\x00\x00\xff\xff\xff\xff"s                                        // p = [[0, -1]]
-    "\x80\x3f\x00\xc0"s;                                                       // u = [[1], [-2]]
+    "{\"p\":{\"dtype\":\"I32\",\"shape\":[1,2],\"data_offsets\":[0,8]},"s   // 57 bytes
+    "\"u\":{\"dtype\":\"BF16\",\"shape\":[2,1],\"data_offsets\":[8,12]}}"s  // 57 bytes
+    "               "s                                                      // 15 blanks
+    "\x00\x00\x00\x00\xff\xff\xff\xff"s                                     // p = [[0, -1]]
+    "\x80\x3f\x00\xc0"s;                                                    // u = [[1], [-2]]
 
 TEST(Safetensors, ReadsTheGoldenFile) {
   ASSERT_EQ(kGolden.size(), 8U + 128U + 12U);
@@ -103,8 +103,8 @@ TEST(Safetensors, EveryDtypeAndOddShapesSurviveTheRoundTrip) {
 }
 
 TEST(Safetensors, OtherDtypesAreKeptByName) {
-  const SafetensorsFile file = parse(file_of(
-      R"({"__metadata__":{"made_by":"hand"},"ids":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}})", "abc"));
+  const SafetensorsFile file = parse(
+      file_of(R"({"__metadata__":{"made_by":"hand"},"ids":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}})", "abc"));
   EXPECT_TRUE(file.tensors.empty());
   EXPECT_EQ(file.unsupported.at("ids"), "U8");
 }
@@ -130,9 +130,10 @@ TEST(SafetensorsDamage, TruncatedAtEveryLength) {
             "in.st: not a safetensors file: it has 3 bytes; expected at least the 8 of the header length");
   EXPECT_EQ(message_of(kGolden.substr(0, 20)),
             "in.st: truncated safetensors file: a header of 128 bytes is announced; 12 bytes follow");
-  EXPECT_EQ(message_of(kGolden.substr(0, 146)),
-            "in.st: tensor \"u\": data_offsets are [8, 12]; expected an interval inside the 10 bytes of data that the file "
-            "holds");
+  EXPECT_EQ(
+      message_of(kGolden.substr(0, 146)),
+      "in.st: tensor \"u\": data_offsets are [8, 12]; expected an interval inside the 10 bytes of data that the file "
+      "holds");
   EXPECT_EQ(message_of(kGolden + "x"),
             "in.st: tensors end at byte 12 of the data, which has 13; expected no bytes behind them");
 }
@@ -141,9 +142,10 @@ TEST(SafetensorsDamage, HeaderLengthThatLies) {
   EXPECT_EQ(message_of("\xff\xff\xff\xff\xff\xff\xff\xff{}"s),
             "in.st: not a safetensors file, or damaged: a header of 18446744073709551615 bytes is announced; at most "
             "100000000 are read");
-  EXPECT_EQ(message_of("\x01\xe1\xf5\x05\x00\x00\x00\x00{}"s),
-            "in.st: not a safetensors file, or damaged: a header of 100000001 bytes is announced; at most 100000000 are "
-            "read");
+  EXPECT_EQ(
+      message_of("\x01\xe1\xf5\x05\x00\x00\x00\x00{}"s),
+      "in.st: not a safetensors file, or damaged: a header of 100000001 bytes is announced; at most 100000000 are "
+      "read");
   EXPECT_EQ(message_of("\x00\x00\x00\x00\x00\x00\x00\x00"s),
             "in.st: not a safetensors file: its header does not begin with '{'");
 }
@@ -154,9 +156,10 @@ TEST(SafetensorsDamage, OffsetsThatLie) {
             "in.st: tensor \"b\": data_offsets begin at 2, where the tensor before ends at 4; expected no overlap");
   EXPECT_EQ(header_message(a + R"("b":{"dtype":"I16","shape":[1],"data_offsets":[6,8]}})", "12345678"),
             "in.st: tensor \"b\": data_offsets begin at 6, where the tensor before ends at 4; expected no gap");
-  EXPECT_EQ(header_message(R"({"a":{"dtype":"I16","shape":[1],"data_offsets":[4,2]}})", "1234"),
-            "in.st: tensor \"a\": data_offsets are [4, 2]; expected an interval inside the 4 bytes of data that the file "
-            "holds");
+  EXPECT_EQ(
+      header_message(R"({"a":{"dtype":"I16","shape":[1],"data_offsets":[4,2]}})", "1234"),
+      "in.st: tensor \"a\": data_offsets are [4, 2]; expected an interval inside the 4 bytes of data that the file "
+      "holds");
   EXPECT_EQ(header_message(R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,4]}})", "1234"),
             "in.st: tensor \"a\": 3 elements of F32 need 4 bytes each; data_offsets [0, 4] hold 4 bytes");
   EXPECT_NE(header_message(R"({"a":{"dtype":"I16","shape":[1],"data_offsets":[0,18446744073709551615]}})", "12")
@@ -165,9 +168,8 @@ TEST(SafetensorsDamage, OffsetsThatLie) {
 }
 
 TEST(SafetensorsDamage, ShapesThatOverflow) {
-  EXPECT_EQ(
-      header_message(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}})"),
-      "in.st: tensor \"a\": a shape with the size 4294967296 has more elements than 63 bits count");
+  EXPECT_EQ(header_message(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}})"),
+            "in.st: tensor \"a\": a shape with the size 4294967296 has more elements than 63 bits count");
   EXPECT_NE(header_message(R"({"a":{"dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,4]}})", "1234")
                 .find("more elements than 63 bits count"),
             std::string::npos);
@@ -193,21 +195,24 @@ TEST(SafetensorsDamage, NamesAndKeysGivenTwice) {
 }
 
 TEST(SafetensorsDamage, ValuesOfTheWrongKind) {
-  EXPECT_EQ(header_message(R"({"a":3})"),
-            R"(in.st: safetensors header: tensor "a": expected an object with dtype, shape and data_offsets, found the number 3)");
+  EXPECT_EQ(
+      header_message(R"({"a":3})"),
+      R"(in.st: safetensors header: tensor "a": expected an object with dtype, shape and data_offsets, found the number 3)");
   EXPECT_EQ(header_message(R"({"a":{"dtype":7}})"),
             R"(in.st: safetensors header: tensor "a": expected a string as dtype, found the number 7)");
-  EXPECT_EQ(header_message(R"({"a":{"shape":[-1]}})"),
-            R"(in.st: safetensors header: tensor "a": expected integers from 0 to 2^64-1 in shape, found the number -1)");
-  EXPECT_EQ(header_message(R"({"a":{"shape":[1.5]}})"),
-            R"(in.st: safetensors header: tensor "a": expected integers from 0 to 2^64-1 in shape, found the number "1.5")");
+  EXPECT_EQ(
+      header_message(R"({"a":{"shape":[-1]}})"),
+      R"(in.st: safetensors header: tensor "a": expected integers from 0 to 2^64-1 in shape, found the number -1)");
+  EXPECT_EQ(
+      header_message(R"({"a":{"shape":[1.5]}})"),
+      R"(in.st: safetensors header: tensor "a": expected integers from 0 to 2^64-1 in shape, found the number "1.5")");
   EXPECT_EQ(header_message(R"({"a":{"dtype":"F32","shape":[],"data_offsets":[0]}})"),
             R"(in.st: safetensors header: tensor "a": data_offsets has 1 numbers; expected [begin, end])");
   EXPECT_EQ(header_message(R"({"a":{"dtype":"F32","shape":[],"data_offsets":[0,1,2]}})"),
             R"(in.st: safetensors header: tensor "a": data_offsets has more than two numbers; expected [begin, end])");
-  for (const char* header : {R"({"a":null})", R"({"a":true})", R"({"a":[]})", R"({"a":"text"})", R"({"__metadata__":{"k":1}})",
-                             R"({"__metadata__":[]})", R"({"a":{"dtype":{}}})", R"({"a":{"shape":[[1]]}})", "{} x", "{",
-                             "{\"a\"", "{]", "{\"a\":{\"shape\":[1e999]}}"}) {
+  for (const char* header : {R"({"a":null})", R"({"a":true})", R"({"a":[]})", R"({"a":"text"})",
+                             R"({"__metadata__":{"k":1}})", R"({"__metadata__":[]})", R"({"a":{"dtype":{}}})",
+                             R"({"a":{"shape":[[1]]}})", "{} x", "{", "{\"a\"", "{]", "{\"a\":{\"shape\":[1e999]}}"}) {
     EXPECT_NE(header_message(header), "nothing was thrown") << header;
   }
 }

@@ -97,8 +97,7 @@ TEST(SequenceMap, OffsetsGiveEmptySequencesASlot) {
   const SequenceMap map = offsets({0, 0, 2, 2, 4, 8, 8}, 2, 4);
   EXPECT_EQ(map.n_sequences, 6);
   EXPECT_EQ(map.slot, (Indices{1, 1, 3, 3, 4, 4, 4, 4}));
-  EXPECT_EQ(items_of(map),
-            (Items{{1, 0, 4, 4}, {0, 0, 2, 1}, {0, 2, 2, 3}, {0, 0, 0, 0}, {0, 2, 0, 2}, {1, 4, 0, 5}}));
+  EXPECT_EQ(items_of(map), (Items{{1, 0, 4, 4}, {0, 0, 2, 1}, {0, 2, 2, 3}, {0, 0, 0, 0}, {0, 2, 0, 2}, {1, 4, 0, 5}}));
 }
 
 TEST(SequenceMap, ARowMayContinueAnEarlierSequence) {
@@ -111,9 +110,14 @@ TEST(SequenceMap, SixteenBitPositionsSaturate) {
   const SequenceMap map = positions({9, 10, 10, 10, 0, 1}, 1, 6, 10);
   EXPECT_EQ(map.run_index, (Indices{0, 1, 2, 3, 0, 1}));
   EXPECT_EQ(map.slot, (Indices{0, 0, 0, 0, 1, 1}));
-  EXPECT_EQ(message_of([] { return positions({10, 11}, 1, 2, 10); }),
-            "position_indices: row 0, token 1 has position 11, which is above 10, where positions of this width saturate");
-  EXPECT_EQ(message_of([] { return positions({10, 9}, 1, 2, 10); }),
+  EXPECT_EQ(
+      message_of([] {
+        return positions({10, 11}, 1, 2, 10);
+      }),
+      "position_indices: row 0, token 1 has position 11, which is above 10, where positions of this width saturate");
+  EXPECT_EQ(message_of([] {
+              return positions({10, 9}, 1, 2, 10);
+            }),
             "position_indices: row 0, token 1 has position 9; expected 10 (the run goes on), 0 (a new sequence) or a "
             "negative value (padding)");
   // Without saturation a position that repeats is a jump.
@@ -121,7 +125,9 @@ TEST(SequenceMap, SixteenBitPositionsSaturate) {
 }
 
 TEST(SequenceMap, RefusesPositionsThatJump) {
-  EXPECT_EQ(message_of([] { return positions({0, 1, 2, 0, 1, 3}, 2, 3); }),
+  EXPECT_EQ(message_of([] {
+              return positions({0, 1, 2, 0, 1, 3}, 2, 3);
+            }),
             "position_indices: row 1, token 2 has position 3; expected 2 (the run goes on), 0 (a new sequence) or a "
             "negative value (padding)");
   EXPECT_THROW((void)positions({0, 0, 2}, 1, 3), std::invalid_argument);
@@ -130,7 +136,9 @@ TEST(SequenceMap, RefusesPositionsThatJump) {
 }
 
 TEST(SequenceMap, RefusesToContinueAfterPadding) {
-  EXPECT_EQ(message_of([] { return positions({0, -1, 1}, 1, 3); }),
+  EXPECT_EQ(message_of([] {
+              return positions({0, -1, 1}, 1, 3);
+            }),
             "position_indices: row 0, token 2 has position 1; expected 0 (a sequence that starts after padding cannot "
             "continue an earlier one) or padding");
 }
@@ -138,25 +146,39 @@ TEST(SequenceMap, RefusesToContinueAfterPadding) {
 TEST(SequenceMap, LargestPositionsDoNotOverflow) {
   constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
   EXPECT_EQ(positions({kMax - 1, kMax}, 1, 2).n_sequences, 1);
-  EXPECT_EQ(message_of([] { return positions({kMax, kMax}, 1, 2); }),
-            "position_indices: row 0, token 1 has position 9223372036854775807; expected 9223372036854775808 (the run goes "
-            "on), 0 (a new sequence) or a negative value (padding)");
+  EXPECT_EQ(
+      message_of([] {
+        return positions({kMax, kMax}, 1, 2);
+      }),
+      "position_indices: row 0, token 1 has position 9223372036854775807; expected 9223372036854775808 (the run goes "
+      "on), 0 (a new sequence) or a negative value (padding)");
   EXPECT_EQ(labels({std::numeric_limits<std::int64_t>::min(), kMax}, 1, 2).slot, (Indices{-1, 0}));
 }
 
 TEST(SequenceMap, RefusesOffsetsThatBreakTheRules) {
   EXPECT_EQ(message_of([] { return offsets({1, 4}, 1, 4); }), "cu_seqlens[0] is 1; expected 0");
-  EXPECT_EQ(message_of([] { return offsets({0, 3, 2, 4}, 1, 4); }),
+  EXPECT_EQ(message_of([] {
+              return offsets({0, 3, 2, 4}, 1, 4);
+            }),
             "cu_seqlens[2] is 2, below cu_seqlens[1], which is 3; expected offsets that do not decrease");
-  EXPECT_EQ(message_of([] { return offsets({0, 3}, 1, 4); }),
+  EXPECT_EQ(message_of([] {
+              return offsets({0, 3}, 1, 4);
+            }),
             "cu_seqlens[1], the last offset, is 3; expected the token count 4 (batch 1 x seqlen 4)");
-  EXPECT_EQ(message_of([] { return offsets({0, 3, 5, 8}, 2, 4); }),
-            "cu_seqlens: the sequence from 3 to 5 crosses the start of row 1, at 4; expected an offset at every row start");
+  EXPECT_EQ(
+      message_of([] {
+        return offsets({0, 3, 5, 8}, 2, 4);
+      }),
+      "cu_seqlens: the sequence from 3 to 5 crosses the start of row 1, at 4; expected an offset at every row start");
   EXPECT_EQ(message_of([] { return offsets({0}, 1, 4); }),
             "cu_seqlens has 1 offsets; expected at least 2, from 0 to the token count 4");
-  EXPECT_EQ(message_of([] { return offsets({0, 9, 4}, 1, 4); }),
+  EXPECT_EQ(message_of([] {
+              return offsets({0, 9, 4}, 1, 4);
+            }),
             "cu_seqlens[1] is 9, beyond the token count 4 (batch 1 x seqlen 4)");
-  EXPECT_EQ(message_of([] { return offsets({0, -1, 4}, 1, 4); }),
+  EXPECT_EQ(message_of([] {
+              return offsets({0, -1, 4}, 1, 4);
+            }),
             "cu_seqlens[1] is -1, below cu_seqlens[0], which is 0; expected offsets that do not decrease");
 }
 
@@ -167,7 +189,9 @@ TEST(SequenceMap, RefusesSizesOutOfRange) {
   EXPECT_THROW((void)rows(1, std::int64_t{1} << 31), std::invalid_argument);
   EXPECT_THROW((void)rows(std::int64_t{1} << 31, 1), std::invalid_argument);
   // A claim of more tokens than there are values is refused before memory is taken for it.
-  EXPECT_EQ(message_of([] { return labels({1, 2}, 2147483647, 2147483647); }),
+  EXPECT_EQ(message_of([] {
+              return labels({1, 2}, 2147483647, 2147483647);
+            }),
             "seq_idx has 2 values; expected 4611686014132420609 (batch 2147483647 x seqlen 2147483647)");
 }
 
@@ -189,7 +213,8 @@ TEST(KnownFaults, K01_BoundariesCutThePack) {
   EXPECT_EQ(items_of(map), (Items{{0, 0, 5, 0}, {0, 11, 5, -1}, {0, 7, 4, 2}, {0, 5, 2, 1}}));
 }
 
-// Three rows with different lengths; the last sequence of a row and the first of the next never join, whatever the form.
+// Three rows with different lengths; the last sequence of a row and the first of the next never join, whatever the
+// form.
 TEST(KnownFaults, K10_RowsNeverJoin) {
   const Items expected = {{1, 0, 4, 2}, {0, 0, 3, 0}, {2, 2, 2, 4}, {0, 3, 1, 1}, {2, 0, 1, 3}, {2, 1, 1, -1}};
   EXPECT_EQ(items_of(labels({1, 1, 1, 2, 2, 2, 2, 2, 2, -1, 3, 3}, 3, 4)), expected);

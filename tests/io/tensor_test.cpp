@@ -134,7 +134,9 @@ TEST(HostTensor, RefusesIntegersThatDoNotFit) {
     EXPECT_THROW((void)HostTensor::from_double(ElementType::int16, {1}, {value}), std::invalid_argument) << value;
   }
   EXPECT_THROW((void)HostTensor::from_double(ElementType::int64, {1}, {0x1p63}), std::invalid_argument);
-  EXPECT_EQ(message_of([] { (void)HostTensor::from_double(ElementType::int16, {2}, {1, 40000}); }),
+  EXPECT_EQ(message_of([] {
+              (void)HostTensor::from_double(ElementType::int16, {2}, {1, 40000});
+            }),
             "element 1 is 40000; expected an integer from -32768 to 32767");
 }
 

@@ -1,0 +1,183 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <exception>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/commands.hpp"
+#include "cli/disassembler.hpp"
+#include "cli/terminal.hpp"
+#include "runtime/cuda_device.hpp"
+#include "runtime/host/child_process.hpp"
+#include "runtime/host/host_compiler.hpp"
+#include "runtime/nvrtc.hpp"
+#include "runtime/settings.hpp"
+
+namespace packjit {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// What was found. A `problem` is empty where the thing works, else it says what is missing and what to do.
+struct Findings {
+  std::shared_ptr<const Nvrtc> nvrtc;
+  std::string nvrtc_problem;
+  DriverSurvey driver;
+  std::string host_compiler, host_compiler_version, host_compiler_problem;
+};
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+// A library that opens is not yet one that compiles: its companion library may be missing.
+std::string nvrtc_problem(const Nvrtc& nvrtc) {
+  try {
+    const CompileResult result =
+        compile(nvrtc, "extern \"C\" __global__ void probe(float* p) { *p = 1.0f; }\n", nvrtc.archs().back());
+    return result.ok ? std::string() : describe_failure(result);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+Findings look_around() {
+  Findings found;
+  try {
+    found.nvrtc = Nvrtc::find();
+    found.nvrtc_problem = nvrtc_problem(*found.nvrtc);
+  } catch (const std::exception& error) {
+    found.nvrtc_problem = error.what();
+  }
+  found.driver = survey_driver();
+  try {
+    found.host_compiler = host::find_host_compiler();
+    const host::ChildResult version = host::run_program({found.host_compiler, "--version"});
+    found.host_compiler_version = first_line(version.output);
+    if (version.status != 0) {
+      found.host_compiler_problem = fmt::format(
+          "'{} --version' ended with exit status {}; set PACKJIT_HOST_COMPILER to a "
+          "C++ compiler",
+          found.host_compiler, version.status);
+    }
+  } catch (const std::exception& error) {
+    found.host_compiler_problem = error.what();
+  }
+  return found;
+}
+
+// The lines of a list item, those after the first set in.
+std::string indented(const std::string& text) {
+  std::string result;
+  for (char c : text) result += c == '\n' ? std::string("\n  ") : std::string(1, c);
+  return result;
+}
+
+Json or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+
+Json json_of(const Findings& found) {
+  Json json;
+  json["nvrtc"] = {{"found", found.nvrtc != nullptr}, {"usable", found.nvrtc_problem.empty()}};
+  if (found.nvrtc != nullptr) {
+    json["nvrtc"]["version"] = found.nvrtc->version_text();
+    json["nvrtc"]["path"] = found.nvrtc->path();
+    json["nvrtc"]["found_by"] = found.nvrtc->origin();
+    json["nvrtc"]["archs"] = found.nvrtc->archs();
+  }
+  json["nvrtc"]["problem"] = or_null(found.nvrtc_problem);
+  json["driver"] = {{"found", found.driver.found},
+                    {"path", or_null(found.driver.path)},
+                    {"cuda_version", or_null(found.driver.version)},
+                    {"problem", or_null(found.driver.problem)}};
+  json["gpus"] = Json::array();
+  for (const DeviceInfo& gpu : found.driver.gpus) {
+    json["gpus"].push_back({{"name", gpu.name},
+                            {"arch", gpu.arch},
+                            {"multiprocessors", gpu.multiprocessors},
+                            {"shared_bytes_per_block", gpu.shared_bytes_per_block},
+                            {"memory_bytes", gpu.memory_bytes}});
+  }
+  json["host_compiler"] = {{"found", !found.host_compiler.empty()},
+                           {"usable", found.host_compiler_problem.empty()},
+                           {"path", or_null(found.host_compiler)},
+                           {"version", or_null(found.host_compiler_version)},
+                           {"problem", or_null(found.host_compiler_problem)}};
+  json["disassembler"] = or_null(find_disassembler().value_or(""));
+  json["settings"] = Json::array();
+  for (const Setting& setting : settings()) {
+    json["settings"].push_back({{"name", setting.name},
+                                {"value", or_null(environment(setting.name).value_or(""))},
+                                {"default", setting.fallback},
+                                {"meaning", setting.meaning}});
+  }
+  json["can"] = {{"generate", true},
+                 {"compile", found.nvrtc_problem.empty()},
+                 {"run_on_gpu", found.nvrtc_problem.empty() && !found.driver.gpus.empty()},
+                 {"run_on_host", found.host_compiler_problem.empty()}};
+  return json;
+}
+
+std::string text_of(const Findings& found) {
+  std::string text;
+  const auto row = [&](std::string_view label, const std::string& value) {
+    text += fmt::format("{:<14} {}\n", label, value);
+  };
+  if (found.nvrtc != nullptr) {
+    row("NVRTC",
+        fmt::format("{}, {} (found by: {})", found.nvrtc->version_text(), found.nvrtc->path(), found.nvrtc->origin()));
+    row("", fmt::format("compiles for {}", fmt::join(found.nvrtc->archs(), " ")));
+  } else {
+    row("NVRTC", "not found");
+  }
+  row("driver",
+      found.driver.found ? fmt::format("CUDA {}, {}", found.driver.version, found.driver.path) : "none usable");
+  if (found.driver.gpus.empty()) row("GPU", "none");
+  for (const DeviceInfo& gpu : found.driver.gpus) {
+    constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+    row("GPU", fmt::format("{}, {}, {} multiprocessors, {:.1f} GiB, {} KiB shared memory a block", gpu.name, gpu.arch,
+                           gpu.multiprocessors, static_cast<double>(gpu.memory_bytes) / kGiB,
+                           gpu.shared_bytes_per_block / 1024));
+  }
+  row("host compiler", found.host_compiler.empty()
+                           ? "not found"
+                           : fmt::format("{} ({})", found.host_compiler_version, found.host_compiler));
+  row("disassembler", find_disassembler().value_or("not found (only `packjit inspect --sass` needs it)"));
+  text += "\nSettings (environment)\n";
+  for (const Setting& setting : settings()) {
+    text += fmt::format("  {:<22} {}\n", setting.name,
+                        environment(setting.name).value_or(fmt::format("unset: {}", setting.fallback)));
+    text += fmt::format("  {:<22}   {}\n", "", setting.meaning);
+  }
+  text += "\nWhat works here\n";
+  const auto capability = [&](std::string_view what, bool works) {
+    text += fmt::format("  {:<40} {}\n", what, works ? "yes" : "no");
+  };
+  capability("generate source", true);
+  capability("compile for named architectures", found.nvrtc_problem.empty());
+  capability("run on a GPU (--device cuda)", found.nvrtc_problem.empty() && !found.driver.gpus.empty());
+  capability("run on the CPU (--device host)", found.host_compiler_problem.empty());
+  std::vector<std::string> problems;
+  for (const std::string& problem : {found.nvrtc_problem, found.driver.problem, found.host_compiler_problem}) {
+    if (!problem.empty()) problems.push_back(problem);
+  }
+  if (problems.empty()) return text + "\nNothing is missing.\n";
+  text += "\nWhat is missing, and what to do\n";
+  for (const std::string& problem : problems) text += fmt::format("- {}\n", indented(problem));
+  return text;
+}
+
+}  // namespace
+
+void register_doctor(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("doctor", "Shows what was found, what is missing and what to do");
+  const auto json = std::make_shared<bool>(false);
+  command->add_flag("--json", *json, "prints JSON");
+  // Reporting is the job: what is missing is no failure of this command.
+  command->callback([json] {
+    const Findings found = look_around();
+    print_result(*json ? json_of(found).dump(2) + "\n" : text_of(found));
+  });
+}
+
+}  // namespace packjit
