@@ -19,9 +19,10 @@ Operator forward_of(Operator op) { return is_scan(op) ? Operator::ssm_pack_fwd :
 template <typename Write>
 void change_sequence(const Case& check_case, std::size_t slot, HostTensors& inputs, const Write& write) {
   const Sequence sequence = sequences_of(check_case)[slot];
+  const Grid grid(check_case);
   for (auto& [name, tensor] : inputs) {
     if (extent_of(name) == Extent::shared) continue;
-    write(name, tensor, slice_of(check_case, sequence, slot, name, tensor.count()));
+    write(name, tensor, slice_of(grid, sequence, slot, name, tensor.count()));
   }
 }
 
@@ -35,14 +36,14 @@ void fill(HostTensor& tensor, Slice slice, double value) {
 }
 
 void fill_padding(const Case& check_case, HostTensors& inputs, double value) {
+  const Grid grid(check_case);
   for (std::size_t r = 0; r < check_case.rows.size(); ++r) {
     std::int64_t start = 0;
     for (const Stretch& stretch : check_case.rows[r]) {
       if (stretch.padding) {
         const Sequence place{static_cast<std::int64_t>(r), start, stretch.length};
         for (auto& [name, tensor] : inputs) {
-          if (extent_of(name) == Extent::token)
-            fill(tensor, slice_of(check_case, place, 0, name, tensor.count()), value);
+          if (extent_of(name) == Extent::token) fill(tensor, slice_of(grid, place, 0, name, tensor.count()), value);
         }
       }
       start += stretch.length;
@@ -57,7 +58,7 @@ std::vector<Result> joined(std::vector<Result> a, std::vector<Result> b) {
 
 std::vector<Result> labelled(std::vector<Result> results, const std::string& label) {
   for (Result& result : results) {
-    if (result.error > 0) result.where = label + ", " + result.where;
+    if (!result.pass()) result.where = label + ", " + result.where;
   }
   return results;
 }

@@ -49,8 +49,9 @@ std::string sequence_text(std::size_t slot, const Sequence& sequence) {
 std::vector<bool> padding_mask(const Case& check_case, std::string_view tensor, std::size_t count) {
   std::vector<bool> mask(count, true);
   const std::vector<Sequence> sequences = sequences_of(check_case);
+  const Grid grid(check_case);
   for (std::size_t slot = 0; slot < sequences.size(); ++slot) {
-    const Slice slice = slice_of(check_case, sequences[slot], slot, tensor, static_cast<std::int64_t>(count));
+    const Slice slice = slice_of(grid, sequences[slot], slot, tensor, static_cast<std::int64_t>(count));
     std::fill_n(mask.begin() + static_cast<std::ptrdiff_t>(slice.first), slice.count, false);
   }
   return mask;
@@ -62,6 +63,7 @@ std::vector<Result> compare_with_reference(CheckKind kind, const Case& check_cas
                                            const Reference& reference) {
   std::vector<Result> results;
   const std::vector<Sequence> sequences = sequences_of(check_case);
+  const Grid grid(check_case);
   for (const auto& [name, expected] : reference.outputs) {
     Result result = result_for(kind, check_case, name);
     result.bound = error_bound(check_case.op, check_case.dtype, name, reference.reduction);
@@ -76,8 +78,7 @@ std::vector<Result> compare_with_reference(CheckKind kind, const Case& check_cas
       raise(result, relative_error(actual, expected), same_size ? "all" : "size");
       if (same_size && extent_of(name) != Extent::shared) {
         for (std::size_t slot = 0; slot < sequences.size(); ++slot) {
-          const Slice slice =
-              slice_of(check_case, sequences[slot], slot, name, static_cast<std::int64_t>(actual.size()));
+          const Slice slice = slice_of(grid, sequences[slot], slot, name, static_cast<std::int64_t>(actual.size()));
           raise(result,
                 relative_error(std::span(actual).subspan(slice.first, slice.count),
                                std::span(expected).subspan(slice.first, slice.count)),
@@ -100,6 +101,7 @@ std::vector<Result> compare_bits(CheckKind kind, const Case& check_case, const H
                                  std::optional<std::size_t> changed_slot) {
   std::vector<Result> results;
   const std::vector<Sequence> sequences = sequences_of(check_case);
+  const Grid grid(check_case);
   for (const auto& [name, first] : a) {
     const Extent extent = extent_of(name);
     if (changed_slot && extent == Extent::shared) continue;
@@ -113,7 +115,7 @@ std::vector<Result> compare_bits(CheckKind kind, const Case& check_case, const H
     const std::size_t width = size_of(first.type), count = first.bytes.size() / width;
     Slice changed;
     if (changed_slot) {
-      changed = slice_of(check_case, sequences[*changed_slot], *changed_slot, name, static_cast<std::int64_t>(count));
+      changed = slice_of(grid, sequences[*changed_slot], *changed_slot, name, static_cast<std::int64_t>(count));
     }
     std::size_t different = 0, first_different = 0;
     for (std::size_t i = 0; i < count; ++i) {

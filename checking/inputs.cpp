@@ -97,14 +97,19 @@ HostTensor swap_token_and_channel(const HostTensor& tensor) {
   return swapped;
 }
 
-Slice slice_of(const Case& check_case, const Sequence& sequence, std::size_t slot, std::string_view tensor,
+Grid::Grid(const Case& check_case)
+    : batch(check_case.batch()),
+      seqlen(check_case.seqlen()),
+      n_sequences(static_cast<std::int64_t>(sequences_of(check_case).size())) {}
+
+Slice slice_of(const Grid& grid, const Sequence& sequence, std::size_t slot, std::string_view tensor,
                std::int64_t count) {
   if (extent_of(tensor) == Extent::slot) {
-    const std::size_t per_slot = static_cast<std::size_t>(count) / sequences_of(check_case).size();
+    const std::size_t per_slot = static_cast<std::size_t>(count / grid.n_sequences);
     return {slot * per_slot, per_slot};
   }
-  const std::int64_t per_token = count / (check_case.batch() * check_case.seqlen());
-  const std::int64_t first = (sequence.row * check_case.seqlen() + sequence.start) * per_token;
+  const std::int64_t per_token = count / (grid.batch * grid.seqlen);
+  const std::int64_t first = (sequence.row * grid.seqlen + sequence.start) * per_token;
   return {static_cast<std::size_t>(first), static_cast<std::size_t>(sequence.length * per_token)};
 }
 

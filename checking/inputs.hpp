@@ -12,11 +12,17 @@ namespace packjit::checking {
 /// Swaps the last two dimensions of every activation: token-major to channel-major and back is the same swap.
 [[nodiscard]] HostTensor swap_token_and_channel(const HostTensor& tensor);
 
+/// The sizes that say where a sequence's values stand, counted once: a case may have very many sequences.
+struct Grid {
+  explicit Grid(const Case& check_case);
+  std::int64_t batch, seqlen, n_sequences;
+};
+
 /// Where the values of one sequence stand in a token-major tensor of extent `token` or `slot`.
 struct Slice {
   std::size_t first = 0, count = 0;  ///< elements
 };
-[[nodiscard]] Slice slice_of(const Case& check_case, const Sequence& sequence, std::size_t slot,
-                             std::string_view tensor, std::int64_t count);
+[[nodiscard]] Slice slice_of(const Grid& grid, const Sequence& sequence, std::size_t slot, std::string_view tensor,
+                             std::int64_t count);
 
 }  // namespace packjit::checking

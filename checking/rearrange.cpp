@@ -28,14 +28,15 @@ struct Places {
 std::vector<Places> places(const Case& whole, const Part& part, std::string_view name, std::int64_t part_count,
                            std::int64_t whole_count) {
   const std::vector<Sequence> in_whole = sequences_of(whole), in_part = sequences_of(part.check_case);
+  const Grid whole_grid(whole), part_grid(part.check_case);
   std::vector<Places> result;
   for (std::size_t p = 0; p < part.pieces.size(); ++p) {
     const Piece& piece = part.pieces[p];
     Sequence origin = in_whole[piece.slot];
     origin.start += piece.offset;
     origin.length = piece.length;
-    const Slice from = slice_of(part.check_case, in_part[p], p, name, part_count);
-    result.push_back({from.first, slice_of(whole, origin, piece.slot, name, whole_count).first, from.count});
+    const Slice from = slice_of(part_grid, in_part[p], p, name, part_count);
+    result.push_back({from.first, slice_of(whole_grid, origin, piece.slot, name, whole_count).first, from.count});
   }
   return result;
 }

@@ -16,7 +16,7 @@ using Values = std::map<std::string, std::vector<double>, std::less<>>;
 /// Reads slices of inputs and writes slices of outputs, one sequence at a time.
 class Places {
  public:
-  Places(const Case& check_case, const HostTensors& inputs) : case_(check_case), sequences_(sequences_of(check_case)) {
+  Places(const Case& check_case, const HostTensors& inputs) : grid_(check_case), sequences_(sequences_of(check_case)) {
     for (const auto& [name, tensor] : inputs) inputs_[name] = tensor.to_double();
   }
 
@@ -36,8 +36,8 @@ class Places {
   void write(const std::string& name, std::int64_t per_unit, const oracle::Array& part) {
     std::vector<double>& whole = outputs[name];
     const Extent extent = extent_of(name);
-    const std::int64_t units = extent == Extent::token  ? case_.batch() * case_.seqlen()
-                               : extent == Extent::slot ? static_cast<std::int64_t>(sequences_.size())
+    const std::int64_t units = extent == Extent::token  ? grid_.batch * grid_.seqlen
+                               : extent == Extent::slot ? grid_.n_sequences
                                                         : 1;
     whole.resize(static_cast<std::size_t>(units * per_unit));
     const Slice slice = extent == Extent::shared ? Slice{0, whole.size()} : place(name, whole.size());
@@ -48,9 +48,9 @@ class Places {
 
  private:
   [[nodiscard]] Slice place(std::string_view name, std::size_t count) const {
-    return slice_of(case_, sequences_[slot_], slot_, name, static_cast<std::int64_t>(count));
+    return slice_of(grid_, sequences_[slot_], slot_, name, static_cast<std::int64_t>(count));
   }
-  const Case& case_;
+  Grid grid_;
   std::vector<Sequence> sequences_;
   Values inputs_;
   std::size_t slot_ = 0;

@@ -1,7 +1,11 @@
 #include "tests/faults/fault_test.hpp"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <new>
 
 #include "runtime/errors.hpp"
 #include "runtime/operator_call.hpp"
@@ -97,6 +101,21 @@ constexpr std::int64_t kSmallBuffer = 1 << 24;  ///< bytes; larger ones are writ
 
 }  // namespace
 
+/// Address space for a tensor with huge strides on the host: only the pages that are touched take memory, while a
+/// Buffer would be filled with poison from end to end.
+struct SparseMemory {
+  explicit SparseMemory(std::size_t size) : bytes(size) {
+    void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (pages == MAP_FAILED) throw std::bad_alloc();
+    data = static_cast<char*>(pages);
+  }
+  ~SparseMemory() { munmap(data, bytes); }
+  SparseMemory(const SparseMemory&) = delete;
+  SparseMemory& operator=(const SparseMemory&) = delete;
+  std::size_t bytes;
+  char* data = nullptr;
+};
+
 /// A tensor in a buffer of its own.
 struct StridedCall::Stored {
   Stored(Device& on, ElementType type, std::vector<std::int64_t> size, const Place& place) : device(on) {
@@ -114,37 +133,53 @@ struct StridedCall::Stored {
     });
     first = place.offset - lowest;
     width = static_cast<std::int64_t>(size_of(type));
-    buffer = Buffer(device, static_cast<std::size_t>((first + highest + 1) * width));
-    view.data = static_cast<char*>(buffer.data()) + first * width;
-    if (is_small()) device.fill(buffer.data(), 0xff, buffer.size());  // NaN in every dtype
+    bytes = static_cast<std::size_t>((first + highest + 1) * width);
+    if (is_small() || device.info().kind != "host") {
+      buffer = Buffer(device, bytes);
+      memory = static_cast<char*>(buffer.data());
+    } else {
+      sparse = std::make_unique<SparseMemory>(bytes);
+      memory = sparse->data;
+    }
+    view.data = memory + first * width;
+    if (is_small()) device.fill(memory, 0xff, bytes);  // NaN in every dtype
   }
-  [[nodiscard]] bool is_small() const { return static_cast<std::int64_t>(buffer.size()) <= kSmallBuffer; }
+  [[nodiscard]] bool is_small() const { return static_cast<std::int64_t>(bytes) <= kSmallBuffer; }
+  /// One element of a large buffer.
+  void write_element(char* to, const std::byte* from) {
+    sparse ? static_cast<void>(std::memcpy(to, from, static_cast<std::size_t>(width)))
+           : device.write(to, from, static_cast<std::size_t>(width));
+  }
+  void read_element(std::byte* to, const char* from) const {
+    sparse ? static_cast<void>(std::memcpy(to, from, static_cast<std::size_t>(width)))
+           : device.read(to, from, static_cast<std::size_t>(width));
+  }
 
   void write(const HostTensor& from) {
     const std::byte* next = from.bytes.data();
-    std::vector<std::byte> image(is_small() ? buffer.size() : 0, std::byte{0xff});
+    std::vector<std::byte> image(is_small() ? bytes : 0, std::byte{0xff});
     visit_elements(view.size, view.stride, [&](std::int64_t offset) {
       const std::int64_t at = (first + offset) * width;
       if (is_small()) {
         std::memcpy(image.data() + at, next, static_cast<std::size_t>(width));
       } else {
-        device.write(static_cast<char*>(buffer.data()) + at, next, static_cast<std::size_t>(width));
+        write_element(memory + at, next);
       }
       next += width;
     });
-    if (is_small()) device.write(buffer.data(), image.data(), image.size());
+    if (is_small()) device.write(memory, image.data(), image.size());
   }
   [[nodiscard]] HostTensor read() const {
     HostTensor to = HostTensor::zeros(view.type, view.size);
     std::byte* next = to.bytes.data();
-    std::vector<std::byte> image(is_small() ? buffer.size() : 0);
-    if (is_small()) device.read(image.data(), buffer.data(), image.size());
+    std::vector<std::byte> image(is_small() ? bytes : 0);
+    if (is_small()) device.read(image.data(), memory, image.size());
     visit_elements(view.size, view.stride, [&](std::int64_t offset) {
       const std::int64_t at = (first + offset) * width;
       if (is_small()) {
         std::memcpy(next, image.data() + at, static_cast<std::size_t>(width));
       } else {
-        device.read(next, static_cast<const char*>(buffer.data()) + at, static_cast<std::size_t>(width));
+        read_element(next, memory + at);
       }
       next += width;
     });
@@ -154,6 +189,9 @@ struct StridedCall::Stored {
   Device& device;
   TensorView view;
   Buffer buffer;
+  std::unique_ptr<SparseMemory> sparse;
+  char* memory = nullptr;
+  std::size_t bytes = 0;
   std::int64_t first = 0, width = 0;
 };
 

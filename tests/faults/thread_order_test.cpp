@@ -26,9 +26,18 @@ TEST_P(ThreadOrder, ChangesNoBit) {
   c.dim = 40;
   c.initial_states = c.final_states = true;
   c.rows = {row_of({20, 1, 3, -2, 17}), row_of({43})};
-  const CaseRun run = first_run(*forward, c);
-  expect_pass(check_thread_orders(others, run));
-  expect_pass(check_against_oracle(run, compute_reference(c, run.inputs)));
+  const auto check = [&] {
+    const CaseRun run = first_run(*forward, c);
+    expect_pass(check_thread_orders(others, run));
+    expect_pass(check_against_oracle(run, compute_reference(c, run.inputs)));
+  };
+  check();
+  // Another Config has other barriers that matter: several steps a tile in the backward scan.
+  const Config second = second_config(c, forward->info().arch);
+  for (const Field& field : second.values.table()) {
+    c.config.emplace_back(field.name, second.values.text(field.name));
+  }
+  check();
 }
 
 INSTANTIATE_TEST_SUITE_P(Host, ThreadOrder, testing::ValuesIn(kOperators),

@@ -5,7 +5,7 @@ A planted fault is text that stands exactly once in one file, replaced by other 
 tests must pass. Exit status: 0 when every fault was caught, 1 when one survived or could not be planted or built, 2 for bad
 usage.
 
-    tests/mutations/run.py [--build DIR] [--only K05 ...] [--jobs N]
+    tests/mutations/run.py [--build DIR] [--only K05 ...] [--jobs N] [--reasons]
 """
 
 import argparse
@@ -52,8 +52,18 @@ def build(tree, jobs):
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
-def run_test(tree, name):
-    """passed, failed (any way to end badly counts) or missing."""
+def reason(output):
+    """The first line of a test's output that says what was wrong."""
+    lines = output.splitlines()
+    for mark in ("relative error", "elements differ", "C++ exception", "difference between", "Expected"):
+        for line in lines:
+            if mark in line:
+                return line.strip()[:160]
+    return "the program ended"
+
+
+def run_test(tree, name, reasons):
+    """passed, failed (any way to end badly counts), missing, or kernel: a kernel that does not compile catches nothing."""
     command = [tree / "build" / "tests" / "faults" / PROGRAM, f"--gtest_filter={name}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TEST_SECONDS, cwd=tree)
@@ -61,10 +71,14 @@ def run_test(tree, name):
         return "failed"
     if "Running 0 tests" in done.stdout:
         return "missing"
+    if "compiling host source failed" in done.stdout + done.stderr:
+        return "kernel"
+    if reasons and done.returncode != 0:
+        print("         " + reason(done.stdout), flush=True)
     return "passed" if done.returncode == 0 else "failed"
 
 
-def outcome(tree, fault, jobs):
+def outcome(tree, fault, options):
     path = tree / fault["file"]
     original = path.read_text()
     count = original.count(fault["old"])
@@ -72,11 +86,12 @@ def outcome(tree, fault, jobs):
         return f"NOT PLANTED: the text stands {count} times"
     try:
         path.write_text(original.replace(fault["old"], fault["new"]))
-        log = build(tree, jobs)
+        log = build(tree, options.jobs)
         if log:
             return "NOT BUILT: " + log.strip().splitlines()[-1]
-        result = run_test(tree, fault["test"])
-        return {"failed": "caught", "passed": "SURVIVED", "missing": "NO SUCH TEST"}[result]
+        result = run_test(tree, fault["test"], options.reasons)
+        return {"failed": "caught", "passed": "SURVIVED", "missing": "NO SUCH TEST",
+                "kernel": "KERNEL NOT BUILT"}[result]
     finally:
         path.write_text(original)
 
@@ -86,6 +101,7 @@ def main():
     parser.add_argument("--build", type=pathlib.Path, help="keep the scratch copy and its build in this folder")
     parser.add_argument("--only", nargs="+", default=[], help="faults to plant, by name")
     parser.add_argument("--jobs", type=int, default=2, help="compiler processes at a time")
+    parser.add_argument("--reasons", action="store_true", help="show what each test found, above its fault's line")
     options = parser.parse_args()
 
     faults = json.loads((ROOT / "tests" / "mutations" / "faults.json").read_text())
@@ -104,14 +120,14 @@ def main():
             return 1
         bad = 0
         for name in sorted({fault["test"] for fault in faults}):
-            result = run_test(tree, name)
+            result = run_test(tree, name, False)
             if result != "passed":
                 print(f"without any planted fault: {name} {result}", flush=True)
                 bad += 1
         print(f"{'fault':<8} {'result':<10} {'seconds':>7}  planted", flush=True)
         for fault in faults:
             start = time.monotonic()
-            result = outcome(tree, fault, options.jobs)
+            result = outcome(tree, fault, options)
             bad += result != "caught"
             print(f"{fault['fault']:<8} {result:<10} {time.monotonic() - start:>7.1f}  {fault['file']}: {fault['what']}",
                   flush=True)
