@@ -38,8 +38,9 @@ void validate(const Case& check_case) {
     }
     const std::int64_t found = tokens(check_case.rows[r]);
     if (found != check_case.seqlen() || found == 0) {
-      refuse(check_case, fmt::format("row {} has {} tokens, row 0 has {}; all rows must hold the same number, at least 1", r,
-                                     found, check_case.seqlen()));
+      refuse(check_case,
+             fmt::format("row {} has {} tokens, row 0 has {}; all rows must hold the same number, at least 1", r, found,
+                         check_case.seqlen()));
     }
   }
   if (sequences_of(check_case).empty()) refuse(check_case, "every token is padding; give at least one sequence");
@@ -87,8 +88,8 @@ std::optional<Boundaries> boundaries_of(const Case& check_case, Boundaries::Form
   boundaries.form = form;
   const std::int64_t seqlen = check_case.seqlen();
   if (form == Form::rows) {
-    const bool one_each = std::ranges::all_of(
-        check_case.rows, [](const Row& row) { return row.size() == 1 && !row.front().padding; });
+    const bool one_each =
+        std::ranges::all_of(check_case.rows, [](const Row& row) { return row.size() == 1 && !row.front().padding; });
     if (!one_each) return std::nullopt;
   } else if (form == Form::cu_seqlens) {
     if (has_padding(check_case)) return std::nullopt;
@@ -143,8 +144,8 @@ Config config_of(const Case& check_case, const std::string& arch) {
 }
 
 Extent extent_of(std::string_view tensor) {
-  static constexpr std::array kToken = {"x",  "u",  "delta", "z",  "B",      "C",  "dout", "out",
-                                        "dx", "du", "dz",    "dB", "ddelta", "dC"};
+  static constexpr std::array kToken = {"x",   "u",  "delta", "z",  "B",  "C",      "dout",
+                                        "out", "dx", "du",    "dz", "dB", "ddelta", "dC"};
   static constexpr std::array kSlot = {"initial_states", "final_states", "dinitial_states", "dfinal_states"};
   if (std::ranges::find(kToken, tensor) != kToken.end()) return Extent::token;
   if (std::ranges::find(kSlot, tensor) != kSlot.end()) return Extent::slot;

@@ -26,9 +26,9 @@ struct Case {
   Operator op = Operator::ssm_pack_fwd;
   Dtype dtype = Dtype::fp32;
   std::int64_t dim = 8;
-  std::int64_t d_state = 16;    ///< scan only
-  std::int64_t groups = 1;      ///< scan only
-  std::int64_t conv_width = 4;  ///< convolution only
+  std::int64_t d_state = 16;                                    ///< scan only
+  std::int64_t groups = 1;                                      ///< scan only
+  std::int64_t conv_width = 4;                                  ///< convolution only
   bool softplus = true, D = true, z = true, delta_bias = true;  ///< scan only
   bool bias = true, silu = true;                                ///< convolution only
   bool initial_states = false;
@@ -53,7 +53,8 @@ void validate(const Case& check_case);
 [[nodiscard]] std::vector<Sequence> sequences_of(const Case& check_case);
 [[nodiscard]] bool has_padding(const Case& check_case);
 
-/// Lengths of sequences without padding; a negative length is padding: {5, 2, -3} is two sequences and 3 padding tokens.
+/// Lengths of sequences without padding; a negative length is padding: {5, 2, -3} is two sequences and 3 padding
+/// tokens.
 [[nodiscard]] Row row_of(const std::vector<std::int64_t>& lengths);
 
 /// The case's boundaries in one of the four forms, or nothing where that form cannot say the same (padding has no

@@ -82,8 +82,8 @@ std::vector<Row> rows_from(const json& value) {
 void read_option(Case& c, const std::string& name, const json& value) {
   const auto option = [&](bool known, bool& target) {
     if (!known) {
-      throw std::invalid_argument(
-          fmt::format("reading a case: operator {} has no field \"{}\" (see docs/case_format.md)", name_of(c.op), name));
+      throw std::invalid_argument(fmt::format(
+          "reading a case: operator {} has no field \"{}\" (see docs/case_format.md)", name_of(c.op), name));
     }
     target = boolean(name, value);
   };
@@ -146,10 +146,12 @@ Case parse_case(std::string_view text) {
   } catch (const json::exception& error) {
     throw std::invalid_argument(fmt::format("reading a case: not JSON: {}", error.what()));
   }
-  if (!document.is_object()) throw std::invalid_argument("reading a case: expected a JSON object with \"op\" and \"rows\"");
+  if (!document.is_object())
+    throw std::invalid_argument("reading a case: expected a JSON object with \"op\" and \"rows\"");
   for (const char* needed : {"op", "rows"}) {
     if (!document.contains(needed)) {
-      throw std::invalid_argument(fmt::format("reading a case: field \"{}\" is missing (see docs/case_format.md)", needed));
+      throw std::invalid_argument(
+          fmt::format("reading a case: field \"{}\" is missing (see docs/case_format.md)", needed));
     }
   }
   Case c;
@@ -177,8 +179,12 @@ json case_json(const Case& c) {
                    {"final_states", c.final_states},
                    {"seed", c.seed}};
   if (is_scan(c.op)) {
-    document.update({{"d_state", c.d_state}, {"groups", c.groups}, {"softplus", c.softplus},
-                     {"D", c.D}, {"z", c.z}, {"delta_bias", c.delta_bias}});
+    document.update({{"d_state", c.d_state},
+                     {"groups", c.groups},
+                     {"softplus", c.softplus},
+                     {"D", c.D},
+                     {"z", c.z},
+                     {"delta_bias", c.delta_bias}});
   } else {
     document.update({{"conv_width", c.conv_width}, {"bias", c.bias}, {"activation", c.silu ? "silu" : "none"}});
   }

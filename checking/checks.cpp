@@ -41,7 +41,8 @@ void fill_padding(const Case& check_case, HostTensors& inputs, double value) {
       if (stretch.padding) {
         const Sequence place{static_cast<std::int64_t>(r), start, stretch.length};
         for (auto& [name, tensor] : inputs) {
-          if (extent_of(name) == Extent::token) fill(tensor, slice_of(check_case, place, 0, name, tensor.count()), value);
+          if (extent_of(name) == Extent::token)
+            fill(tensor, slice_of(check_case, place, 0, name, tensor.count()), value);
         }
       }
       start += stretch.length;
@@ -229,9 +230,8 @@ std::vector<Result> check_isolation_of(Device& device, const CaseRun& run, std::
   const std::pair<double, const char*> poisons[] = {{std::numeric_limits<double>::quiet_NaN(), "NaN"},
                                                     {std::numeric_limits<double>::infinity(), "infinity"}};
   for (const auto& poison : poisons) {
-    change_sequence(c, victim, changed, [&](const std::string&, HostTensor& tensor, Slice slice) {
-      fill(tensor, slice, poison.first);
-    });
+    change_sequence(c, victim, changed,
+                    [&](const std::string&, HostTensor& tensor, Slice slice) { fill(tensor, slice, poison.first); });
     results = joined(std::move(results), compare(poison.second));
   }
   return results;
@@ -245,9 +245,9 @@ std::vector<Result> check_isolation(Device& device, const CaseRun& run) {
   if (has_padding(c)) {
     HostTensors changed = run.inputs;
     fill_padding(c, changed, std::numeric_limits<double>::quiet_NaN());
-    results = joined(std::move(results), labelled(compare_bits(CheckKind::isolation, c, run.outputs,
-                                                               run_case(device, c, changed)),
-                                                  "NaN in padding"));
+    results = joined(
+        std::move(results),
+        labelled(compare_bits(CheckKind::isolation, c, run.outputs, run_case(device, c, changed)), "NaN in padding"));
   }
   return results;
 }
@@ -265,7 +265,8 @@ std::vector<Result> check_boundary_forms(Device& device, const CaseRun& run) {
     const std::optional<Boundaries> boundaries = boundaries_of(run.check_case, form);
     if (!boundaries) continue;
     const HostTensors outputs = run_case(device, run.check_case, run.inputs, {}, boundaries);
-    results = joined(std::move(results), labelled(compare_bits(CheckKind::boundary_form, run.check_case, run.outputs, outputs), label));
+    results = joined(std::move(results),
+                     labelled(compare_bits(CheckKind::boundary_form, run.check_case, run.outputs, outputs), label));
   }
   return results;
 }
@@ -274,8 +275,8 @@ std::vector<Result> check_thread_orders(std::span<Device* const> devices, const 
   std::vector<Result> results;
   for (std::size_t i = 0; i < devices.size(); ++i) {
     results = joined(std::move(results), labelled(compare_bits(CheckKind::thread_order, run.check_case, run.outputs,
-                                                      run_case(*devices[i], run.check_case, run.inputs)),
-                                         "order " + std::to_string(i)));
+                                                               run_case(*devices[i], run.check_case, run.inputs)),
+                                                  "order " + std::to_string(i)));
   }
   return results;
 }

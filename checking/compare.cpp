@@ -76,9 +76,11 @@ std::vector<Result> compare_with_reference(CheckKind kind, const Case& check_cas
       raise(result, relative_error(actual, expected), same_size ? "all" : "size");
       if (same_size && extent_of(name) != Extent::shared) {
         for (std::size_t slot = 0; slot < sequences.size(); ++slot) {
-          const Slice slice = slice_of(check_case, sequences[slot], slot, name, static_cast<std::int64_t>(actual.size()));
-          raise(result, relative_error(std::span(actual).subspan(slice.first, slice.count),
-                                       std::span(expected).subspan(slice.first, slice.count)),
+          const Slice slice =
+              slice_of(check_case, sequences[slot], slot, name, static_cast<std::int64_t>(actual.size()));
+          raise(result,
+                relative_error(std::span(actual).subspan(slice.first, slice.count),
+                               std::span(expected).subspan(slice.first, slice.count)),
                 sequence_text(slot, sequences[slot]));
         }
       }

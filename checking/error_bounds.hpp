@@ -8,8 +8,8 @@
 
 namespace packjit::checking {
 
-/// |actual - reference| / |reference| in the L2 norm; |actual| where the reference is zero. Infinite where a value is NaN
-/// or infinite on either side, or where the sizes differ: such a result never passes.
+/// |actual - reference| / |reference| in the L2 norm; |actual| where the reference is zero. Infinite where a value is
+/// NaN or infinite on either side, or where the sizes differ: such a result never passes.
 [[nodiscard]] double relative_error(std::span<const double> actual, std::span<const double> reference);
 
 /// False for a NaN on either side.

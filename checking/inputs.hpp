@@ -16,7 +16,7 @@ namespace packjit::checking {
 struct Slice {
   std::size_t first = 0, count = 0;  ///< elements
 };
-[[nodiscard]] Slice slice_of(const Case& check_case, const Sequence& sequence, std::size_t slot, std::string_view tensor,
-                             std::int64_t count);
+[[nodiscard]] Slice slice_of(const Case& check_case, const Sequence& sequence, std::size_t slot,
+                             std::string_view tensor, std::int64_t count);
 
 }  // namespace packjit::checking

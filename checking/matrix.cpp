@@ -202,14 +202,30 @@ std::vector<Result> run_plan(Device& device, std::span<Device* const> orders, co
   for (const CheckKind kind : plan.checks) {
     std::vector<Result> more;
     switch (kind) {
-      case CheckKind::oracle: more = check_against_oracle(run, reference); break;
-      case CheckKind::second_config: more = check_second_config(device, run, reference); break;
-      case CheckKind::padded: more = check_against_padded(device, run, reference.reduction); break;
-      case CheckKind::cut: more = check_cut(device, run, reference); break;
-      case CheckKind::isolation: more = check_isolation(device, run); break;
-      case CheckKind::repeat: more = check_repeat(device, run); break;
-      case CheckKind::thread_order: more = check_thread_orders(orders, run); break;
-      case CheckKind::boundary_form: more = check_boundary_forms(device, run); break;
+      case CheckKind::oracle:
+        more = check_against_oracle(run, reference);
+        break;
+      case CheckKind::second_config:
+        more = check_second_config(device, run, reference);
+        break;
+      case CheckKind::padded:
+        more = check_against_padded(device, run, reference.reduction);
+        break;
+      case CheckKind::cut:
+        more = check_cut(device, run, reference);
+        break;
+      case CheckKind::isolation:
+        more = check_isolation(device, run);
+        break;
+      case CheckKind::repeat:
+        more = check_repeat(device, run);
+        break;
+      case CheckKind::thread_order:
+        more = check_thread_orders(orders, run);
+        break;
+      case CheckKind::boundary_form:
+        more = check_boundary_forms(device, run);
+        break;
     }
     results.insert(results.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
   }

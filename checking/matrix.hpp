@@ -16,12 +16,12 @@ struct PlannedCase {
   std::vector<CheckKind> checks;
 };
 
-/// How much `default_matrix` covers. `quick`: every operator and dtype once, oracle and isolation. `reduced`: the default
-/// of host execution. `full`: larger sizes as well, for a GPU.
+/// How much `default_matrix` covers. `quick`: every operator and dtype once, oracle and isolation. `reduced`: the
+/// default of host execution. `full`: larger sizes as well, for a GPU.
 enum class Coverage { quick, reduced, full };
 
-/// Lengths that meet every boundary inside the kernels: 1, W-1, W, W+1, tile-1, tile, tile+1, a row of one long sequence, many of
-/// one token, random ones, padding left, right and between. W is the number of taps (4 for a scan).
+/// Lengths that meet every boundary inside the kernels: 1, W-1, W, W+1, tile-1, tile, tile+1, a row of one long
+/// sequence, many of one token, random ones, padding left, right and between. W is the number of taps (4 for a scan).
 [[nodiscard]] std::vector<Row> telling_rows(std::int64_t taps, std::int64_t tile, std::uint64_t seed, bool padding);
 
 [[nodiscard]] std::vector<PlannedCase> default_matrix(const std::string& arch, Coverage coverage);

@@ -44,23 +44,36 @@ nlohmann::json number_or_null(double value) {
 }
 
 nlohmann::json row(const Result& worst, const Group& group) {
-  return {{"error", number_or_null(worst.error)}, {"bound", worst.bound}, {"case", worst.case_name},
-          {"where", worst.where},  {"check", name_of(worst.check)}, {"comparisons", group.count},
-          {"failed", group.failed}, {"pass", group.failed == 0}};
+  return {{"error", number_or_null(worst.error)},
+          {"bound", worst.bound},
+          {"case", worst.case_name},
+          {"where", worst.where},
+          {"check", name_of(worst.check)},
+          {"comparisons", group.count},
+          {"failed", group.failed},
+          {"pass", group.failed == 0}};
 }
 
 }  // namespace
 
 std::string_view name_of(CheckKind kind) {
   switch (kind) {
-    case CheckKind::oracle: return "oracle";
-    case CheckKind::second_config: return "second config";
-    case CheckKind::padded: return "padded run";
-    case CheckKind::cut: return "cut in two";
-    case CheckKind::isolation: return "isolation";
-    case CheckKind::repeat: return "repeat";
-    case CheckKind::thread_order: return "thread order";
-    case CheckKind::boundary_form: return "boundary form";
+    case CheckKind::oracle:
+      return "oracle";
+    case CheckKind::second_config:
+      return "second config";
+    case CheckKind::padded:
+      return "padded run";
+    case CheckKind::cut:
+      return "cut in two";
+    case CheckKind::isolation:
+      return "isolation";
+    case CheckKind::repeat:
+      return "repeat";
+    case CheckKind::thread_order:
+      return "thread order";
+    case CheckKind::boundary_form:
+      return "boundary form";
   }
   return "?";
 }
@@ -94,8 +107,8 @@ std::string Report::table() const {
   fmt::memory_buffer text;
   const auto out = std::back_inserter(text);
   if (!tensors.empty()) {
-    fmt::format_to(out, "{:<16} {:<5} {:<16} {:>11} {:>9} {:>6}  {:<6} {}\n", "operator", "dtype", "tensor", "worst error",
-                   "bound", "checks", "result", "worst in");
+    fmt::format_to(out, "{:<16} {:<5} {:<16} {:>11} {:>9} {:>6}  {:<6} {}\n", "operator", "dtype", "tensor",
+                   "worst error", "bound", "checks", "result", "worst in");
   }
   for (const auto& [key, group] : tensors) {
     const Result& worst = *group.worst;
@@ -104,7 +117,8 @@ std::string Report::table() const {
                    group.failed == 0 ? "ok" : "FAILED", worst.case_name, name_of(worst.check), worst.where);
   }
   if (!bits.empty()) {
-    fmt::format_to(out, "\n{:<16} {:<16} {:>9} {:>9}  {}\n", "bit for bit", "operator", "tensors", "different", "result");
+    fmt::format_to(out, "\n{:<16} {:<16} {:>9} {:>9}  {}\n", "bit for bit", "operator", "tensors", "different",
+                   "result");
   }
   for (const auto& [key, group] : bits) {
     fmt::format_to(out, "{:<16} {:<16} {:>9} {:>9}  {}\n", name_of(key.first), name_of(key.second), group.count,
@@ -146,7 +160,8 @@ nlohmann::json Report::json() const {
 std::string describe(const Result& result) {
   const std::string head = fmt::format("{} {} {}", name_of(result.op), name_of(result.dtype), result.tensor);
   const std::string tail = fmt::format("({}, case \"{}\", {})", name_of(result.check), result.case_name, result.where);
-  if (compares_bits(result.check)) return fmt::format("{}: {} elements differ, expected none {}", head, result.error, tail);
+  if (compares_bits(result.check))
+    return fmt::format("{}: {} elements differ, expected none {}", head, result.error, tail);
   return fmt::format("{}: relative error {:.3e} against a bound of {:.1e} {}", head, result.error, result.bound, tail);
 }
 

@@ -28,8 +28,9 @@ struct Result {
   Operator op = Operator::ssm_pack_fwd;
   Dtype dtype = Dtype::fp32;
   std::string tensor;
-  double error = 0;        ///< relative L2 error, the worst of the whole tensor and every sequence; bits: elements that differ
-  double bound = 0;        ///< largest allowed error; 0 where bits are compared
+  double error =
+      0;  ///< relative L2 error, the worst of the whole tensor and every sequence; bits: elements that differ
+  double bound = 0;  ///< largest allowed error; 0 where bits are compared
   std::string case_name;
   std::string where;  ///< "all", "sequence 3 (5 tokens)", "padding"
   [[nodiscard]] bool pass() const { return error <= bound; }

@@ -113,7 +113,9 @@ Times measure(CudaDevice& device, int repeats, const std::function<void()>& work
     times.push_back(static_cast<double>(ms) / kCallsPerRepeat);
   }
   std::sort(times.begin(), times.end());
-  const auto at = [&](double part) { return times[static_cast<std::size_t>(part * static_cast<double>(times.size() - 1))]; };
+  const auto at = [&](double part) {
+    return times[static_cast<std::size_t>(part * static_cast<double>(times.size() - 1))];
+  };
   return {at(0.5), at(0.1), at(0.9)};
 }
 
@@ -125,7 +127,8 @@ double copy_bandwidth(CudaDevice& device, int repeats) {
       "struct alignas(16) Sixteen { unsigned word[4]; };\n"
       "struct Copy { const Sixteen* from; Sixteen* to; long long count; };\n"
       "extern \"C\" __global__ void copy(const Copy c) {\n"
-      "  for (long long i = blockIdx.x * 256ll + threadIdx.x; i < c.count; i += gridDim.x * 256ll) c.to[i] = c.from[i];\n"
+      "  for (long long i = blockIdx.x * 256ll + threadIdx.x; i < c.count; i += gridDim.x * 256ll) c.to[i] = "
+      "c.from[i];\n"
       "}\n");
   const Buffer from(device, kBytes), to(device, kBytes);
   device.fill(from.data(), 0x3C, kBytes);
@@ -166,9 +169,8 @@ nlohmann::json bench_operator(CudaDevice& device, Operator op, const Options& op
   specialise(spec, config, tensors.views());
   const MappedSequences sequences(device, map);
   Buffer workspace;
-  const Times times = measure(device, options.repeats, [&] {
-    run_operator(device, spec, config, tensors.views(), sequences, workspace);
-  });
+  const Times times = measure(device, options.repeats,
+                              [&] { run_operator(device, spec, config, tensors.views(), sequences, workspace); });
   device.check_guards();
   const double elements = static_cast<double>(map.batch * map.seqlen * options.dim);
   const double limit_ms = static_cast<double>(tensors.bytes()) / bandwidth * 1e3;
@@ -238,9 +240,9 @@ void bench_ops(const Options& options) {
     print_result(report.dump(2) + "\n");
     return;
   }
-  print_result(fmt::format("{}, copy {:.2f} TB/s; {} sequences, {} tokens, dim {}, d_state {}, {}\n{}", device->info().name,
-                           bandwidth * 1e-12, map.n_sequences, options.tokens, options.dim, options.d_state,
-                           options.dtype, table));
+  print_result(fmt::format("{}, copy {:.2f} TB/s; {} sequences, {} tokens, dim {}, d_state {}, {}\n{}",
+                           device->info().name, bandwidth * 1e-12, map.n_sequences, options.tokens, options.dim,
+                           options.d_state, options.dtype, table));
 }
 
 }  // namespace

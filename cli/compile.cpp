@@ -62,9 +62,9 @@ class ImageWriter {
       fs::create_directories(path_, error);
       if (error) throw std::invalid_argument(fmt::format("cannot create the folder '{}': {}", output, error.message()));
     } else if (extension != ".cubin" && extension != ".ptx") {
-      throw std::invalid_argument(
-          fmt::format("-o '{}': expected an existing folder, a folder that ends in '/', or a file that ends in .cubin or .ptx",
-                      output));
+      throw std::invalid_argument(fmt::format(
+          "-o '{}': expected an existing folder, a folder that ends in '/', or a file that ends in .cubin or .ptx",
+          output));
     } else if (arch_count != 1) {
       throw std::invalid_argument(fmt::format(
           "-o '{}': {} architectures do not fit into one file; give one --arch, or a folder", output, arch_count));
@@ -99,12 +99,12 @@ std::string table_of(const std::vector<OperatorReport>& reports) {
     bool first = true;
     for (const KernelReport& kernel : report.kernels) {
       const std::int64_t spilled = kernel.spills ? kernel.spills->store_bytes + kernel.spills->load_bytes : 0;
-      text += row(
-          first ? report.arch : "", kernel.image.name, kernel.image.registers, std::max(kernel.image.frame_bytes, kernel.image.stack_bytes),
-          kernel.spills ? fmt::format("{}", spilled) : "?", kernel.shared_bytes(), kernel.block,
-          kernel.occupancy ? fmt::format("{}", kernel.occupancy->blocks) : "?",
-          first ? fmt::format("{}", report.compiled.cubin.size()) : "",
-          first ? fmt::format("{:.2f}", report.compiled.seconds) : "");
+      text += row(first ? report.arch : "", kernel.image.name, kernel.image.registers,
+                  std::max(kernel.image.frame_bytes, kernel.image.stack_bytes),
+                  kernel.spills ? fmt::format("{}", spilled) : "?", kernel.shared_bytes(), kernel.block,
+                  kernel.occupancy ? fmt::format("{}", kernel.occupancy->blocks) : "?",
+                  first ? fmt::format("{}", report.compiled.cubin.size()) : "",
+                  first ? fmt::format("{:.2f}", report.compiled.seconds) : "");
       first = false;
     }
   }
@@ -116,9 +116,9 @@ std::string spilling_kernels(const std::vector<OperatorReport>& reports) {
   for (const OperatorReport& report : reports) {
     for (const KernelReport& kernel : report.kernels) {
       if (kernel.image.spill_free()) continue;
-      found += fmt::format("{}{} on {} uses {} bytes of local memory a thread", found.empty() ? "" : "; ",
-                           kernel.image.name, report.arch,
-                           std::max(kernel.image.frame_bytes, kernel.image.stack_bytes));
+      found +=
+          fmt::format("{}{} on {} uses {} bytes of local memory a thread", found.empty() ? "" : "; ", kernel.image.name,
+                      report.arch, std::max(kernel.image.frame_bytes, kernel.image.stack_bytes));
     }
   }
   return found;

@@ -6,7 +6,8 @@
 
 namespace packjit {
 
-/// NVIDIA's cuobjdump or nvdisasm, found in CUDA_HOME, CUDA_PATH, on PATH or under /usr/local/cuda; none where neither is.
+/// NVIDIA's cuobjdump or nvdisasm, found in CUDA_HOME, CUDA_PATH, on PATH or under /usr/local/cuda; none where neither
+/// is.
 [[nodiscard]] std::optional<std::string> find_disassembler();
 
 /// The SASS of a cubin, as `program` prints it. Throws EnvironmentError when the program cannot be run or fails.

@@ -56,9 +56,10 @@ Findings look_around() {
     const host::ChildResult version = host::run_program({found.host_compiler, "--version"});
     found.host_compiler_version = first_line(version.output);
     if (version.status != 0) {
-      found.host_compiler_problem = fmt::format("'{} --version' ended with exit status {}; set PACKJIT_HOST_COMPILER to a "
-                                                "C++ compiler",
-                                                found.host_compiler, version.status);
+      found.host_compiler_problem = fmt::format(
+          "'{} --version' ended with exit status {}; set PACKJIT_HOST_COMPILER to a "
+          "C++ compiler",
+          found.host_compiler, version.status);
     }
   } catch (const std::exception& error) {
     found.host_compiler_problem = error.what();
@@ -123,13 +124,14 @@ std::string text_of(const Findings& found) {
     text += fmt::format("{:<14} {}\n", label, value);
   };
   if (found.nvrtc != nullptr) {
-    row("NVRTC", fmt::format("{}, {} (found by: {})", found.nvrtc->version_text(), found.nvrtc->path(),
-                             found.nvrtc->origin()));
+    row("NVRTC",
+        fmt::format("{}, {} (found by: {})", found.nvrtc->version_text(), found.nvrtc->path(), found.nvrtc->origin()));
     row("", fmt::format("compiles for {}", fmt::join(found.nvrtc->archs(), " ")));
   } else {
     row("NVRTC", "not found");
   }
-  row("driver", found.driver.found ? fmt::format("CUDA {}, {}", found.driver.version, found.driver.path) : "none usable");
+  row("driver",
+      found.driver.found ? fmt::format("CUDA {}, {}", found.driver.version, found.driver.path) : "none usable");
   if (found.driver.gpus.empty()) row("GPU", "none");
   for (const DeviceInfo& gpu : found.driver.gpus) {
     constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;

@@ -30,8 +30,7 @@ void run_generate(const GenerateOptions& options) {
   const std::string arch = host ? "host" : options.arch.empty() ? "sm_90" : options.arch;
   if (!host) (void)arch_number(arch);  // refuses what is no architecture
   const Spec spec = options.spec.spec();
-  const Source source =
-      generate(spec, options.spec.config(spec, arch), host ? Target::host : Target::cuda);
+  const Source source = generate(spec, options.spec.config(spec, arch), host ? Target::host : Target::cuda);
   if (options.output.empty()) {
     print_result(source.text);
   } else {

@@ -27,7 +27,8 @@ struct InspectOptions {
 };
 
 constexpr std::string_view kNoDisassembler =
-    "no disassembler found: neither cuobjdump nor nvdisasm is in CUDA_HOME, CUDA_PATH, PATH or /usr/local/cuda; install "
+    "no disassembler found: neither cuobjdump nor nvdisasm is in CUDA_HOME, CUDA_PATH, PATH or /usr/local/cuda; "
+    "install "
     "the CUDA toolkit, or the package cuda-cuobjdump of it, to see SASS";
 
 // Where a Config field's value came from.
@@ -56,7 +57,8 @@ std::string kernel_text(const KernelReport& kernel) {
   const std::int64_t local = std::max(image.frame_bytes, image.stack_bytes);
   row("spills", image.spill_free() ? "none; no local memory" : fmt::format("{} bytes of local memory a thread", local));
   if (kernel.spills && !image.spill_free()) {
-    row("", fmt::format("{} bytes of spill stores, {} of loads", kernel.spills->store_bytes, kernel.spills->load_bytes));
+    row("",
+        fmt::format("{} bytes of spill stores, {} of loads", kernel.spills->store_bytes, kernel.spills->load_bytes));
   }
   row("shared memory", fmt::format("{} bytes a block: {} static, {} given at launch", kernel.shared_bytes(),
                                    image.shared_bytes, kernel.dynamic_shared));

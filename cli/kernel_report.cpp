@@ -62,8 +62,7 @@ OperatorReport report_operator(const Nvrtc& nvrtc, const Spec& spec, const Confi
       kernel.block = launch->block;
       kernel.dynamic_shared = launch->shared_bytes;
       if (limits) {
-        kernel.occupancy =
-            occupancy(*limits, info.registers, kernel.shared_bytes(), static_cast<int>(launch->block));
+        kernel.occupancy = occupancy(*limits, info.registers, kernel.shared_bytes(), static_cast<int>(launch->block));
       }
     }
     report.kernels.push_back(std::move(kernel));

@@ -27,15 +27,15 @@ struct KernelReport {
 struct OperatorReport {
   std::string arch;
   Config config;
-  std::string key;     ///< of the generated source; "edited" for a file
+  std::string key;  ///< of the generated source; "edited" for a file
   std::string source;
   CompileResult compiled;
   std::vector<KernelReport> kernels;  ///< in launch order, then the rest
   [[nodiscard]] bool spill_free() const;
 };
 
-/// Generates (or takes `edited`), compiles and reads the image. Source that does not compile throws: std::logic_error for
-/// generated source, std::invalid_argument for an edited one. Needs NVRTC, no GPU.
+/// Generates (or takes `edited`), compiles and reads the image. Source that does not compile throws: std::logic_error
+/// for generated source, std::invalid_argument for an edited one. Needs NVRTC, no GPU.
 [[nodiscard]] OperatorReport report_operator(const Nvrtc& nvrtc, const Spec& spec, const Config& config,
                                              const std::string& arch, const std::optional<std::string>& edited = {});
 

@@ -57,10 +57,9 @@ void SpecOptions::add_operator_and_spec(CLI::App& command) {
       const auto known = [&](const Flag& flag) { return flag.field == field.name; };
       if (std::any_of(flags_.begin(), flags_.end(), known)) continue;
       Flag& flag = flags_.emplace_back(Flag{field.name, nullptr, {}});
-      flag.option = command.add_option(
-          flag_name(field.name), flag.value,
-          fmt::format("{} ({}{}; default {})", field.meaning, owners(field.name), allowed_text(field),
-                      fallback_text(field)));
+      flag.option = command.add_option(flag_name(field.name), flag.value,
+                                       fmt::format("{} ({}{}; default {})", field.meaning, owners(field.name),
+                                                   allowed_text(field), fallback_text(field)));
       flag.option->group("SPEC")->type_name("VALUE");
     }
   }

@@ -100,7 +100,7 @@ std::vector<PlannedCase> planned(const VerifyOptions& options, const Device& dev
     return {{checking::parse_case(read_case_file(options.case_file)), checking::all_checks()}};
   }
   if (!options.lengths_file.empty()) return lengths_matrix(options);
-  const checking::Coverage coverage = options.quick                    ? checking::Coverage::quick
+  const checking::Coverage coverage = options.quick                  ? checking::Coverage::quick
                                       : device.info().kind == "host" ? checking::Coverage::reduced
                                                                      : checking::Coverage::full;
   return checking::default_matrix(device.info().arch, coverage);
@@ -144,8 +144,8 @@ void verify(const VerifyOptions& options) {
   {
     Progress progress("verify", static_cast<std::int64_t>(matrix.size()));
     for (const PlannedCase& plan : matrix) {
-      progress.set_label(fmt::format("{} {} {}", name_of(plan.check_case.op), name_of(plan.check_case.dtype),
-                                     plan.check_case.name));
+      progress.set_label(
+          fmt::format("{} {} {}", name_of(plan.check_case.op), name_of(plan.check_case.dtype), plan.check_case.name));
       report.add(checking::run_plan(*device, orders, plan));
       progress.advance();
     }

@@ -112,8 +112,8 @@ Plan conv_plan(const Spec& spec, const Config& config, const Problem& problem) {
   const std::string name(name_of(spec.op));
 
   Plan result;
-  result.launches.push_back({name, static_cast<std::uint32_t>(ceil_div(fast, block)), folded(slow),
-                             static_cast<std::uint32_t>(block), 0});
+  result.launches.push_back(
+      {name, static_cast<std::uint32_t>(ceil_div(fast, block)), folded(slow), static_cast<std::uint32_t>(block), 0});
   const bool has_history = spec.values["conv_width"] > 1;
   if (!is_backward(spec.op)) {
     if (spec.values["final_states"] != 0 && has_history) {
@@ -125,8 +125,7 @@ Plan conv_plan(const Spec& spec, const Config& config, const Problem& problem) {
     result.launches.push_back(per_state(name + "_initial_states", sizes));
   }
   const std::int64_t sums = sizes.dim * (spec.values["conv_width"] + 1);
-  result.launches.push_back(
-      {name + "_sum", static_cast<std::uint32_t>(ceil_div(sums, kSumBlock)), 1, kSumBlock, 0});
+  result.launches.push_back({name + "_sum", static_cast<std::uint32_t>(ceil_div(sums, kSumBlock)), 1, kSumBlock, 0});
   result.workspace_bytes = tiling.tiles * sums * static_cast<std::int64_t>(sizeof(float));
   return result;
 }

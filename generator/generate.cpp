@@ -26,7 +26,7 @@ std::string parameter_name(std::string_view name) {
 struct Parameter {
   int value;
   std::string_view meaning;
-  bool read = false;      // decided a branch or stands in the text
+  bool read = false;  // decided a branch or stands in the text
   bool in_text = false;
 };
 
@@ -74,7 +74,8 @@ class Printer {
     std::string text;
     for (const std::string& name : order_) {
       const Parameter& parameter = parameters_.at(name);
-      if (parameter.in_text) text += fmt::format("constexpr int {} = {};  // {}\n", name, parameter.value, parameter.meaning);
+      if (parameter.in_text)
+        text += fmt::format("constexpr int {} = {};  // {}\n", name, parameter.value, parameter.meaning);
     }
     return text;
   }
@@ -89,7 +90,7 @@ class Printer {
 
  private:
   struct Branch {
-    bool taken;    // a branch of this #if was printed already, or the whole of it is skipped
+    bool taken;  // a branch of this #if was printed already, or the whole of it is skipped
     bool printing;
   };
 
@@ -140,7 +141,8 @@ class Printer {
       if (printing) include(fmt::format("device/{}", file.substr(0, file.size() - 1)));
     } else if (printing && line != "#pragma once") {
       for_each_identifier(line, [this](std::string_view name) {
-        if (const auto it = parameters_.find(name); it != parameters_.end()) it->second.read = it->second.in_text = true;
+        if (const auto it = parameters_.find(name); it != parameters_.end())
+          it->second.read = it->second.in_text = true;
       });
       if (line.empty() && body_.ends_with("\n\n")) return;
       body_ += line;

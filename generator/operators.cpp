@@ -98,9 +98,8 @@ void check_vector(const Spec& spec, const Config& config) {
                                             vector, spec.values.text("dtype"), bytes, kLongestAccess));
   }
   if (vector > 1 && spec.values["layout"] != static_cast<int>(Layout::token_major)) {
-    throw std::invalid_argument(
-        fmt::format("vector = {} needs layout token-major; with layout {} it must be 1", vector,
-                    spec.values.text("layout")));
+    throw std::invalid_argument(fmt::format("vector = {} needs layout token-major; with layout {} it must be 1", vector,
+                                            spec.values.text("layout")));
   }
 }
 

@@ -13,17 +13,17 @@ namespace packjit {
 
 /// The four operators of packed Mamba. Values are stable: they are stored.
 enum class Operator { conv1d_pack_fwd, conv1d_pack_bwd, ssm_pack_fwd, ssm_pack_bwd };
-inline constexpr Operator kOperators[] = {Operator::conv1d_pack_fwd, Operator::conv1d_pack_bwd,
-                                          Operator::ssm_pack_fwd, Operator::ssm_pack_bwd};
+inline constexpr Operator kOperators[] = {Operator::conv1d_pack_fwd, Operator::conv1d_pack_bwd, Operator::ssm_pack_fwd,
+                                          Operator::ssm_pack_bwd};
 
 /// Element types of activations. The values are those of the Spec field `dtype`.
 enum class Dtype { fp32, fp16, bf16 };
-[[nodiscard]] std::size_t size_of(Dtype dtype);         ///< bytes
-[[nodiscard]] std::string_view name_of(Dtype dtype);    ///< "bf16"
-[[nodiscard]] std::string_view name_of(Operator op);    ///< "ssm_pack_fwd"
+[[nodiscard]] std::size_t size_of(Dtype dtype);       ///< bytes
+[[nodiscard]] std::string_view name_of(Dtype dtype);  ///< "bf16"
+[[nodiscard]] std::string_view name_of(Operator op);  ///< "ssm_pack_fwd"
 /// Throws std::invalid_argument that lists the four names.
 [[nodiscard]] Operator operator_named(std::string_view name);
-[[nodiscard]] bool is_scan(Operator op);      ///< ssm_pack, either direction
+[[nodiscard]] bool is_scan(Operator op);  ///< ssm_pack, either direction
 [[nodiscard]] bool is_backward(Operator op);
 
 /// Memory layout of the activations, the values of the Spec field `layout`: token_major has channel stride 1,

@@ -76,7 +76,7 @@ constexpr TensorRule kBackwardTensors[] = {
     {"dinitial_states", "n_sequences dim d_state", true, true, "initial_states"},
 };
 
-constexpr int kSumBlock = 128;              // threads of the summing kernels, as in the template
+constexpr int kSumBlock = 128;                 // threads of the summing kernels, as in the template
 constexpr std::int64_t kMostItemBlocks = 128;  // bounds the partial sums of dA
 constexpr std::int64_t kFloat = sizeof(float);
 
@@ -100,10 +100,10 @@ std::int64_t shared_bytes(const Spec& spec, const Config& config) {
   std::int64_t floats = 2 * tile * shape.padded;  // B and C
   if (!is_backward(spec.op)) return kFloat * (floats + 3 * tile * shape.channels);
   const std::int64_t sums = spec.values["z"] != 0 ? 3 : 2;
-  floats += (4 + sums) * tile * shape.channels;                                    // inputs and sums of a token
-  floats += 2 * config.values["channel_groups"] * shape.states * block;            // carried gradient and dA
-  floats += block / kWarp * config.values["step_tokens"] * 2 * shape.padded;       // dB and dC of each warp
-  floats += 2 * shape.channels;                                                    // dD and ddelta_bias
+  floats += (4 + sums) * tile * shape.channels;                               // inputs and sums of a token
+  floats += 2 * config.values["channel_groups"] * shape.states * block;       // carried gradient and dA
+  floats += block / kWarp * config.values["step_tokens"] * 2 * shape.padded;  // dB and dC of each warp
+  floats += 2 * shape.channels;                                               // dD and ddelta_bias
   return kFloat * floats;
 }
 
@@ -138,8 +138,8 @@ void check_ssm_pair(const Spec& spec, const Config& config) {
         is_backward(spec.op) ? " or lower step_tokens" : ""));
   }
   if (config.values["vector"] > shape.channels) {
-    throw std::invalid_argument(fmt::format("vector = {} is more than the {} channels of a block",
-                                            config.values["vector"], shape.channels));
+    throw std::invalid_argument(
+        fmt::format("vector = {} is more than the {} channels of a block", config.values["vector"], shape.channels));
   }
   if (is_backward(spec.op)) {
     require_power_of_two(config, "step_tokens");

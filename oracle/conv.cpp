@@ -17,8 +17,8 @@ void check_input(const char* call, const ConvInput& in) {
   require_at_least(call, "width", in.width, 1);
   require_shape(call, "x", in.x, {in.length, in.dim});
   require_shape(call, "weight", in.weight, {in.dim, in.width});
-  require_shape(call, "bias", in.bias, {in.dim}, Presence::kOptional);
-  require_shape(call, "initial_states", in.initial_states, {in.dim, in.width - 1}, Presence::kOptional);
+  require_shape(call, "bias", in.bias, {in.dim}, Presence::optional);
+  require_shape(call, "initial_states", in.initial_states, {in.dim, in.width - 1}, Presence::optional);
 }
 
 Array with_history(const ConvInput& in) {
@@ -69,7 +69,7 @@ ConvGradient conv_backward(const ConvInput& in, const Array& dout, const Array& 
   check_input(call, in);
   const std::int64_t history = in.width - 1;
   require_shape(call, "dout", dout, {in.length, in.dim});
-  require_shape(call, "dfinal_states", dfinal_states, {in.dim, history}, Presence::kOptional);
+  require_shape(call, "dfinal_states", dfinal_states, {in.dim, history}, Presence::optional);
 
   const Array rows = with_history(in);
   Array drows(rows.size(), 0.0);

@@ -21,10 +21,10 @@ void check_input(const char* call, const ScanInput& in) {
   require_shape(call, "A", in.A, {in.dim, in.d_state});
   require_shape(call, "B", in.B, {in.length, in.groups, in.d_state});
   require_shape(call, "C", in.C, {in.length, in.groups, in.d_state});
-  require_shape(call, "D", in.D, {in.dim}, Presence::kOptional);
-  require_shape(call, "z", in.z, {in.length, in.dim}, Presence::kOptional);
-  require_shape(call, "delta_bias", in.delta_bias, {in.dim}, Presence::kOptional);
-  require_shape(call, "initial_states", in.initial_states, {in.dim, in.d_state}, Presence::kOptional);
+  require_shape(call, "D", in.D, {in.dim}, Presence::optional);
+  require_shape(call, "z", in.z, {in.length, in.dim}, Presence::optional);
+  require_shape(call, "delta_bias", in.delta_bias, {in.dim}, Presence::optional);
+  require_shape(call, "initial_states", in.initial_states, {in.dim, in.d_state}, Presence::optional);
 }
 
 // delta + delta_bias, before softplus.
@@ -100,7 +100,7 @@ ScanGradient scan_backward(const ScanInput& in, const Array& dout, const Array& 
   check_input(call, in);
   const std::int64_t states = in.d_state;
   require_shape(call, "dout", dout, {in.length, in.dim});
-  require_shape(call, "dfinal_states", dfinal_states, {in.dim, states}, Presence::kOptional);
+  require_shape(call, "dfinal_states", dfinal_states, {in.dim, states}, Presence::optional);
 
   ScanGradient result;
   result.du.assign(in.u.size(), 0.0);

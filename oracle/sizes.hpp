@@ -30,18 +30,18 @@ inline std::int64_t element_count(const char* call, std::initializer_list<std::i
   return count;
 }
 
-enum class Presence { kRequired, kOptional };
+enum class Presence { required, optional };
 
 /// Throws std::invalid_argument unless `array` fills `shape`; an optional array may also be empty.
 inline void require_shape(const char* call, const char* name, const Array& array,
-                          std::initializer_list<std::int64_t> shape, Presence presence = Presence::kRequired) {
+                          std::initializer_list<std::int64_t> shape, Presence presence = Presence::required) {
   const auto expected = element_count(call, shape);
   const auto found = static_cast<std::int64_t>(array.size());
-  if (found == expected || (presence == Presence::kOptional && array.empty())) return;
+  if (found == expected || (presence == Presence::optional && array.empty())) return;
   std::string dims;
   for (const std::int64_t size : shape) dims += (dims.empty() ? "" : ", ") + std::to_string(size);
   throw std::invalid_argument(std::string("oracle ") + call + ": " + name + " needs " + std::to_string(expected) +
-                              " elements, shape (" + dims + ")" + (presence == Presence::kOptional ? ", or none" : "") +
+                              " elements, shape (" + dims + ")" + (presence == Presence::optional ? ", or none" : "") +
                               "; found " + std::to_string(found));
 }
 

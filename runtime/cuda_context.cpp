@@ -33,17 +33,19 @@ CudaContext::CudaContext(int ordinal) : driver_(Driver::get()) {
   int count = 0;
   driver_.check(driver_.device_count(&count), "count the GPUs");
   if (ordinal < 0 || ordinal >= count) {
-    throw EnvironmentError(fmt::format("no GPU with number {}: the driver shows {}; check `nvidia-smi` and "
-                                       "CUDA_VISIBLE_DEVICES, or use --device host",
-                                       ordinal, count));
+    throw EnvironmentError(
+        fmt::format("no GPU with number {}: the driver shows {}; check `nvidia-smi` and "
+                    "CUDA_VISIBLE_DEVICES, or use --device host",
+                    ordinal, count));
   }
   driver_.check(driver_.device_get(&device_, ordinal), "open the GPU");
   info_ = describe_gpu(driver_, device_);
   const CUresult status = driver_.context_retain(&context_, device_);
   if (status != CUDA_SUCCESS) {
-    throw EnvironmentError(fmt::format("GPU {} ({}) cannot be used: {}; it may be in exclusive mode, out of memory or "
-                                       "broken, see `nvidia-smi`",
-                                       ordinal, info_.name, driver_.describe(status)));
+    throw EnvironmentError(
+        fmt::format("GPU {} ({}) cannot be used: {}; it may be in exclusive mode, out of memory or "
+                    "broken, see `nvidia-smi`",
+                    ordinal, info_.name, driver_.describe(status)));
   }
   try {
     const Current current(*this);

@@ -34,8 +34,8 @@ struct CudaDevice::State {
     std::vector<std::string> since = std::exchange(launched, {});
     if (status == CUDA_SUCCESS) return;
     if (since.empty()) throw std::runtime_error(fmt::format("the GPU failed: {}", context->driver().describe(status)));
-    throw std::runtime_error(fmt::format("the GPU failed in kernel {}: {}", fmt::join(since, ", or "),
-                                         context->driver().describe(status)));
+    throw std::runtime_error(
+        fmt::format("the GPU failed in kernel {}: {}", fmt::join(since, ", or "), context->driver().describe(status)));
   }
   std::shared_ptr<const Module> compile_and_load(const std::string& text, bool generated);
 
@@ -145,11 +145,11 @@ void CudaDevice::launch(const Module& module, const KernelLaunch& launch, std::s
   const CUresult status = context.driver().launch_kernel(function, launch.grid_x, launch.grid_y, 1, launch.block, 1, 1,
                                                          launch.shared_bytes, context.stream(), parameters, nullptr);
   if (status != CUDA_SUCCESS) {
-    throw std::runtime_error(fmt::format("could not launch kernel {} with grid {} x {}, block {}, {} bytes of shared "
-                                         "memory on {}: {}{}",
-                                         launch.entry, launch.grid_x, launch.grid_y, launch.block, launch.shared_bytes,
-                                         context.info().name, context.driver().describe(status),
-                                         state_->launched.empty() ? "" : " (an earlier kernel may have failed)"));
+    throw std::runtime_error(fmt::format(
+        "could not launch kernel {} with grid {} x {}, block {}, {} bytes of shared "
+        "memory on {}: {}{}",
+        launch.entry, launch.grid_x, launch.grid_y, launch.block, launch.shared_bytes, context.info().name,
+        context.driver().describe(status), state_->launched.empty() ? "" : " (an earlier kernel may have failed)"));
   }
   std::vector<std::string>& names = state_->launched;
   if (std::find(names.begin(), names.end(), launch.entry) == names.end()) names.push_back(launch.entry);

@@ -36,12 +36,12 @@ void CudaMemory::release_all() noexcept {
 void* CudaMemory::allocate(std::size_t bytes) {
   const Driver& driver = context_.driver();
   Block block{0, bytes};
-  const CUresult status =
-      bytes > SIZE_MAX - 2 * kGuardBytes ? CUDA_ERROR_OUT_OF_MEMORY : driver.memory_allocate(&block.base, bytes + 2 * kGuardBytes);
+  const CUresult status = bytes > SIZE_MAX - 2 * kGuardBytes
+                              ? CUDA_ERROR_OUT_OF_MEMORY
+                              : driver.memory_allocate(&block.base, bytes + 2 * kGuardBytes);
   if (status != CUDA_SUCCESS) {
     throw std::runtime_error(fmt::format("could not allocate {} bytes on {}, which has {} bytes: {}", bytes,
-                                         context_.info().name, context_.info().memory_bytes,
-                                         driver.describe(status)));
+                                         context_.info().name, context_.info().memory_bytes, driver.describe(status)));
   }
   const CUdeviceptr address = block.base + kGuardBytes;
   CUresult guarded = driver.copy_to_device(block.base, kGuard.data(), kGuardBytes, context_.stream());
@@ -67,7 +67,8 @@ void CudaMemory::check_guards() const {
   std::size_t next = 0;
   for (const auto& [address, block] : blocks_) {
     for (const CUdeviceptr guard : {block.base, address + block.bytes}) {
-      driver.check(driver.copy_to_host(read[next++].data(), guard, kGuardBytes, context_.stream()), "read a guard zone");
+      driver.check(driver.copy_to_host(read[next++].data(), guard, kGuardBytes, context_.stream()),
+                   "read a guard zone");
     }
   }
   driver.check(driver.stream_synchronize(context_.stream()), "read the guard zones");
@@ -80,9 +81,10 @@ void CudaMemory::check_guards() const {
       const auto index = static_cast<std::size_t>(bad - found.begin());
       const std::string place = before ? fmt::format("{} bytes before its start", kGuardBytes - index)
                                        : fmt::format("{} bytes past its end", index);
-      throw CheckFailed(fmt::format(
-          "a kernel wrote outside a buffer: of the allocation of {} bytes at {}, the guard byte {} changed from {} to {}",
-          block.bytes, fmt::ptr(to_pointer(address)), place, *expected, *bad));
+      throw CheckFailed(
+          fmt::format("a kernel wrote outside a buffer: of the allocation of {} bytes at {}, the guard byte {} changed "
+                      "from {} to {}",
+                      block.bytes, fmt::ptr(to_pointer(address)), place, *expected, *bad));
     }
   }
 }

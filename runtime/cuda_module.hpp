@@ -13,8 +13,8 @@ namespace packjit {
 /// A loaded image and its kernels. Internal. Not thread-safe; keeps its context alive.
 class CudaModule final : public Module {
  public:
-  /// Loads the cubin, or the PTX where the driver refuses it. Throws EnvironmentError naming the driver's version, NVRTC's,
-  /// the GPU and which of them is behind when it refuses both.
+  /// Loads the cubin, or the PTX where the driver refuses it. Throws EnvironmentError naming the driver's version,
+  /// NVRTC's, the GPU and which of them is behind when it refuses both.
   CudaModule(std::shared_ptr<const CudaContext> context, const CompileResult& images, const Nvrtc& nvrtc);
   CudaModule(const CudaModule&) = delete;
   CudaModule& operator=(const CudaModule&) = delete;

@@ -27,9 +27,10 @@ std::unique_ptr<const Driver> open_driver() {
   PACKJIT_DRIVER_FUNCTIONS(PACKJIT_BIND)
 #undef PACKJIT_BIND
   if (missing != nullptr) {
-    throw EnvironmentError(fmt::format("the NVIDIA driver at {} is too old or only a stub: it lacks {}; install a driver "
-                                       "for CUDA 12 or newer",
-                                       driver->file.path(), missing));
+    throw EnvironmentError(
+        fmt::format("the NVIDIA driver at {} is too old or only a stub: it lacks {}; install a driver "
+                    "for CUDA 12 or newer",
+                    driver->file.path(), missing));
   }
   const CUresult status = driver->init(0);
   if (status == CUDA_ERROR_NO_DEVICE) {
@@ -60,8 +61,9 @@ const Driver& Driver::get() {
     owner = getpid();
   }
   if (owner != getpid()) {
-    throw EnvironmentError("this process was forked from one that had already used the GPU, which the CUDA driver does "
-                           "not support: fork before the first GPU call, or start a new program");
+    throw EnvironmentError(
+        "this process was forked from one that had already used the GPU, which the CUDA driver does "
+        "not support: fork before the first GPU call, or start a new program");
   }
   return *opened;
 }

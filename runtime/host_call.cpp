@@ -39,7 +39,9 @@ Placement placement_of(const std::vector<std::int64_t>& shape, bool with_gaps) {
   return place;
 }
 
-bool is_dense(const Placement& place) { return place.offset == 0 && (place.stride.empty() || place.stride.back() == 1); }
+bool is_dense(const Placement& place) {
+  return place.offset == 0 && (place.stride.empty() || place.stride.back() == 1);
+}
 
 /// Calls visit(dense index, placed index) for each element.
 template <typename Visit>

@@ -32,10 +32,10 @@ std::string arch_for_gpu(const std::string& gpu_arch, const std::vector<std::str
     if (number <= gpu) best = std::max(best, number);
   }
   if (best == 0) {
-    throw EnvironmentError(
-        fmt::format("the GPU ({}) is older than anything NVRTC {} compiles for ({}): use an older NVRTC (CUDA 12 goes down "
-                    "to sm_50), with PACKJIT_NVRTC set to its path",
-                    gpu_arch, nvrtc_version, fmt::join(compiler_archs, ", ")));
+    throw EnvironmentError(fmt::format(
+        "the GPU ({}) is older than anything NVRTC {} compiles for ({}): use an older NVRTC (CUDA 12 goes down "
+        "to sm_50), with PACKJIT_NVRTC set to its path",
+        gpu_arch, nvrtc_version, fmt::join(compiler_archs, ", ")));
   }
   return fmt::format("sm_{}", best);
 }
@@ -49,8 +49,9 @@ std::string which_is_behind(const Versions& v) {
         "NVRTC of CUDA {}.{} or older.",
         v.driver.major, v.driver.minor, v.driver.major, v.driver.minor);
   } else if (!known) {
-    advice = fmt::format("NVRTC is behind: it does not know {}. Install NVRTC {}.{} or set PACKJIT_NVRTC to a newer one.",
-                         v.gpu_arch, v.driver.major, v.driver.minor);
+    advice =
+        fmt::format("NVRTC is behind: it does not know {}. Install NVRTC {}.{} or set PACKJIT_NVRTC to a newer one.",
+                    v.gpu_arch, v.driver.major, v.driver.minor);
   } else {
     advice = "Neither version is behind; the images may be damaged, or the driver's compiler library may be missing.";
   }

@@ -23,9 +23,7 @@ constexpr std::int64_t kReservedShared = 1024;  // bytes a block, counted in .nv
 constexpr std::uint8_t kSized = 4;
 enum Attribute : std::uint8_t { kFrameSize = 0x11, kMinStackSize = 0x12, kRegisterCount = 0x2f };
 
-[[noreturn]] void damaged(const std::string& what) {
-  throw std::invalid_argument("not a whole cubin: " + what);
-}
+[[noreturn]] void damaged(const std::string& what) { throw std::invalid_argument("not a whole cubin: " + what); }
 
 // Bounds-checked view of the bytes; every read goes through at().
 class Bytes {
@@ -190,7 +188,8 @@ std::vector<SpillReport> spills_in_log(std::string_view log) {
     if (const std::size_t at = line.find(kHeading); at != std::string_view::npos) {
       kernel = line.substr(at + kHeading.size());
     } else if (!kernel.empty() && line.find("bytes spill stores") != std::string_view::npos) {
-      reports.push_back({kernel, number_before(line, " bytes spill stores"), number_before(line, " bytes spill loads")});
+      reports.push_back(
+          {kernel, number_before(line, " bytes spill stores"), number_before(line, " bytes spill loads")});
       kernel.clear();
     }
   }

@@ -15,9 +15,7 @@ void* address(const TensorViews& tensors, std::string_view name) {
   return view == nullptr ? nullptr : view->data;
 }
 
-float* floats(const TensorViews& tensors, std::string_view name) {
-  return static_cast<float*>(address(tensors, name));
-}
+float* floats(const TensorViews& tensors, std::string_view name) { return static_cast<float*>(address(tensors, name)); }
 
 View3 view3(const TensorViews& tensors, std::string_view name) {
   const TensorView* view = find(tensors, name);

@@ -14,8 +14,8 @@ struct NvrtcVersion {
 /// NVIDIA's run-time compiler, opened at run time. Immutable once found; concurrent use is safe.
 class Nvrtc {
  public:
-  /// Searches as nvrtc_candidates() says and opens the first library that is complete. Throws EnvironmentError that lists
-  /// what was tried, why each failed and what to do.
+  /// Searches as nvrtc_candidates() says and opens the first library that is complete. Throws EnvironmentError that
+  /// lists what was tried, why each failed and what to do.
   [[nodiscard]] static std::shared_ptr<const Nvrtc> find();
   /// The same, searched once for the process; a failure is not remembered.
   [[nodiscard]] static std::shared_ptr<const Nvrtc> shared();

@@ -20,8 +20,7 @@ constexpr std::string_view kSourceName = "kernel.cu";
 class Program {
  public:
   Program(const Nvrtc::Library& api, const std::string& source) : api_(api) {
-    const nvrtcResult status =
-        api.create_program(&program_, source.c_str(), kSourceName.data(), 0, nullptr, nullptr);
+    const nvrtcResult status = api.create_program(&program_, source.c_str(), kSourceName.data(), 0, nullptr, nullptr);
     if (status != NVRTC_SUCCESS) {
       throw std::runtime_error(fmt::format("NVRTC could not create a program: {}", api.error_string(status)));
     }

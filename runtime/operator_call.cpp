@@ -37,10 +37,9 @@ void check_dtype(const Spec& spec, const TensorRule& rule, const TensorView& vie
   const ElementType expected =
       rule.always_fp32 ? ElementType::fp32 : element_type(static_cast<Dtype>(spec.values["dtype"]));
   if (view.type == expected) return;
-  throw std::invalid_argument(fmt::format("{}: tensor {} is {}, expected {}: {}", name_of(spec.op), rule.name,
-                                          name_of(view.type), name_of(expected),
-                                          rule.always_fp32 ? "parameters, states and their gradients are fp32"
-                                                           : "activations all have one dtype"));
+  throw std::invalid_argument(fmt::format(
+      "{}: tensor {} is {}, expected {}: {}", name_of(spec.op), rule.name, name_of(view.type), name_of(expected),
+      rule.always_fp32 ? "parameters, states and their gradients are fp32" : "activations all have one dtype"));
 }
 
 /// Checks one tensor's shape and learns the sizes that were not known.
@@ -116,9 +115,8 @@ Sizes bind_sizes(const Spec& spec, const TensorViews& tensors, std::int64_t batc
     const auto rule = std::find_if(rules.begin(), rules.end(), [&](const TensorRule& r) { return r.name == name; });
     if (rule == rules.end() || !wanted(spec, *rule)) {
       throw std::invalid_argument(fmt::format("{}: tensor {} was given, but {}", name_of(spec.op), name,
-                                              rule == rules.end()
-                                                  ? "the operator has none of that name"
-                                                  : fmt::format("the Spec has {} = off", rule->field)));
+                                              rule == rules.end() ? "the operator has none of that name"
+                                                                  : fmt::format("the Spec has {} = off", rule->field)));
     }
   }
   for (const TensorRule& rule : tensor_rules(spec.op)) {
@@ -155,15 +153,15 @@ void run_operator(Device& device, const Spec& spec, const Config& config, const 
   problem.sizes = bind_sizes(spec, tensors, sequences.batch, sequences.seqlen, sequences.n_sequences);
   problem.items = sequences.items;
   if (problem.sizes.batch * problem.sizes.seqlen == 0) {
-    throw std::invalid_argument(
-        fmt::format("{}: there are no tokens: batch {}, seqlen {}", name_of(spec.op), sequences.batch, sequences.seqlen));
+    throw std::invalid_argument(fmt::format("{}: there are no tokens: batch {}, seqlen {}", name_of(spec.op),
+                                            sequences.batch, sequences.seqlen));
   }
   const Plan launches = plan(spec, config, problem);
   for (const KernelLaunch& launch : launches.launches) {
     if (launch.shared_bytes > device.info().shared_bytes_per_block) {
-      throw std::invalid_argument(fmt::format("{} with config {}: a block needs {} bytes of shared memory, and {} has {}",
-                                              launch.entry, config.values.text(), launch.shared_bytes,
-                                              device.info().name, device.info().shared_bytes_per_block));
+      throw std::invalid_argument(fmt::format(
+          "{} with config {}: a block needs {} bytes of shared memory, and {} has {}", launch.entry,
+          config.values.text(), launch.shared_bytes, device.info().name, device.info().shared_bytes_per_block));
     }
   }
   if (static_cast<std::int64_t>(workspace.size()) < launches.workspace_bytes) {

@@ -27,25 +27,26 @@ struct MappedSequences {
 /// strides, sizes and base addresses allow.
 void specialise(Spec& spec, Config& config, const TensorViews& tensors);
 
-/// Runs one operator on tensors in device memory: checks, generates, compiles (or finds) and launches. Outputs are written
-/// completely, padding included. Does not wait. `workspace` is grown to what the operator needs; calls that follow each
-/// other on the device may share it. `module` replaces the generated kernel (hand-edited source).
+/// Runs one operator on tensors in device memory: checks, generates, compiles (or finds) and launches. Outputs are
+/// written completely, padding included. Does not wait. `workspace` is grown to what the operator needs; calls that
+/// follow each other on the device may share it. `module` replaces the generated kernel (hand-edited source).
 void run_operator(Device& device, const Spec& spec, const Config& config, const TensorViews& tensors,
                   const MappedSequences& sequences, Buffer& workspace, const Module* module = nullptr);
 
 /// One operator on tensors in host memory, for programs that read and write files and for checks.
 struct HostCall {
-  Spec spec;                        ///< dtype, sizes and layout fields are overwritten from the tensors
-  std::optional<Config> config;     ///< else the built-in default for the device
-  /// Of the activations. channel_major: `inputs` and outputs are (batch, dim, seqlen). strided: they are (batch, seqlen, dim),
-  /// and the device copies have gaps between elements and begin at an odd address.
+  Spec spec;                     ///< dtype, sizes and layout fields are overwritten from the tensors
+  std::optional<Config> config;  ///< else the built-in default for the device
+  /// Of the activations. channel_major: `inputs` and outputs are (batch, dim, seqlen). strided: they are (batch,
+  /// seqlen, dim), and the device copies have gaps between elements and begin at an odd address.
   Layout layout = Layout::token_major;
-  bool final_states = false;        ///< forward: also return final_states
+  bool final_states = false;          ///< forward: also return final_states
   std::optional<std::string> source;  ///< hand-edited kernel source
 };
-/// Spec fields are switched on by the tensors that are present (z, D, bias, delta_bias, initial_states, dfinal_states); softplus and
-/// activation are taken from call.spec. Copies in, runs on poisoned outputs, checks guard zones, copies out.
-/// Returns the outputs. Throws std::invalid_argument for bad tensors or boundaries, CheckFailed for a damaged guard zone.
+/// Spec fields are switched on by the tensors that are present (z, D, bias, delta_bias, initial_states, dfinal_states);
+/// softplus and activation are taken from call.spec. Copies in, runs on poisoned outputs, checks guard zones, copies
+/// out. Returns the outputs. Throws std::invalid_argument for bad tensors or boundaries, CheckFailed for a damaged
+/// guard zone.
 [[nodiscard]] HostTensors run_on_host_tensors(Device& device, const HostCall& call, const HostTensors& inputs,
                                               const SequenceMap& map);
 

@@ -9,7 +9,8 @@ namespace packjit::checking {
 namespace {
 
 TEST(CaseFile, ReadsEveryField) {
-  const Case c = parse_case(R"({"op": "ssm_pack_bwd", "name": "n", "dtype": "bf16", "dim": 24, "d_state": 8, "groups": 2,
+  const Case c =
+      parse_case(R"({"op": "ssm_pack_bwd", "name": "n", "dtype": "bf16", "dim": 24, "d_state": 8, "groups": 2,
       "rows": [[5, 2, -3], [10]], "z": false, "initial_states": true, "layout": "channel-major", "seed": 7,
       "config": {"tile_tokens": 16}})");
   EXPECT_EQ(c.op, Operator::ssm_pack_bwd);

@@ -18,7 +18,8 @@ struct Counting {
   explicit Counting(Case c) : counting(std::move(c)) {
     counting.dim = 1;
     counting.bias = counting.silu = false;
-    inputs["x"] = fp32_tensor({counting.batch(), counting.seqlen(), 1}, repeated(1, counting.batch() * counting.seqlen()));
+    inputs["x"] =
+        fp32_tensor({counting.batch(), counting.seqlen(), 1}, repeated(1, counting.batch() * counting.seqlen()));
     inputs["weight"] = fp32_tensor({1, 4}, repeated(1, 4));
   }
   Case counting;
@@ -29,8 +30,7 @@ TEST_P(KnownFaults, K01_boundary_data_missing) {
   EXPECT_THROW((void)boundaries_from_tensors({}, false, 1, 16), std::invalid_argument);
   const Counting ones(small(Operator::conv1d_pack_fwd, {{5, 2, 4, -5}}));
   const HostTensors outputs = run_case(device(), ones.counting, ones.inputs);
-  EXPECT_EQ(outputs.at("out").to_double(),
-            (std::vector<double>{1, 2, 3, 4, 4, 1, 2, 1, 2, 3, 4, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(outputs.at("out").to_double(), (std::vector<double>{1, 2, 3, 4, 4, 1, 2, 1, 2, 3, 4, 0, 0, 0, 0, 0}));
   for (const Operator op : kOperators) expect_oracle_and_padded(small(op, {{5, 2, 4, -5}}));
 }
 
@@ -132,7 +132,8 @@ TEST_P(KnownFaults, K08_integer_widths_of_positions) {
   const std::vector<double> positions = positions_up_to(kTokens);
   const auto map_for = [](ElementType type, const std::vector<double>& values) {
     const auto tensor = HostTensor::from_double(type, {1, kTokens}, values);
-    return build_sequence_map(boundaries_from_tensor(Boundaries::Form::position_indices, tensor, 1, kTokens), 1, kTokens);
+    return build_sequence_map(boundaries_from_tensor(Boundaries::Form::position_indices, tensor, 1, kTokens), 1,
+                              kTokens);
   };
   const SequenceMap wide = map_for(ElementType::int64, positions);
   EXPECT_EQ(wide.n_sequences, 1);

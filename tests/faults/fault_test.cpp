@@ -79,7 +79,8 @@ Sizes sizes_of(const Case& c) {
 
 /// Calls visit(element offset) for every element, last dimension fastest.
 template <typename Visit>
-void visit_elements(const std::vector<std::int64_t>& size, const std::vector<std::int64_t>& stride, const Visit& visit) {
+void visit_elements(const std::vector<std::int64_t>& size, const std::vector<std::int64_t>& stride,
+                    const Visit& visit) {
   std::vector<std::int64_t> index(size.size(), 0);
   if (std::ranges::find(size, 0) != size.end()) return;
   while (true) {

@@ -38,8 +38,8 @@ void expect_pass(const std::vector<Result>& results);
 /// `count` times `value`.
 [[nodiscard]] std::vector<double> repeated(double value, std::int64_t count);
 
-/// One call of an operator on tensors with any strides and base addresses, in device memory. Tensors without a stride of
-/// their own are dense. Outputs are poisoned before the call, guard zones checked after.
+/// One call of an operator on tensors with any strides and base addresses, in device memory. Tensors without a stride
+/// of their own are dense. Outputs are poisoned before the call, guard zones checked after.
 class StridedCall {
  public:
   StridedCall(Device& device, const Case& check_case);

@@ -58,9 +58,11 @@ TEST_P(KnownFaults, K14_loose_tolerances) {
 /// Token stride 2^30: the third token lies 2^31 elements on, where 32-bit products have wrapped.
 TEST_P(KnownFaults, K15_32_bit_offsets) {
   constexpr std::int64_t kPitch = std::int64_t{1} << 30;
-  const std::pair<Operator, const char*> calls[] = {
-      {Operator::conv1d_pack_fwd, "x"}, {Operator::conv1d_pack_fwd, "out"}, {Operator::ssm_pack_fwd, "u"},
-      {Operator::conv1d_pack_bwd, "dx"}, {Operator::ssm_pack_bwd, "dout"}};
+  const std::pair<Operator, const char*> calls[] = {{Operator::conv1d_pack_fwd, "x"},
+                                                    {Operator::conv1d_pack_fwd, "out"},
+                                                    {Operator::ssm_pack_fwd, "u"},
+                                                    {Operator::conv1d_pack_bwd, "dx"},
+                                                    {Operator::ssm_pack_bwd, "dout"}};
   for (const auto& [op, tensor] : calls) {
     Case c = small(op, {{3}}, Dtype::bf16);
     const HostTensors inputs = make_inputs(c);
@@ -70,9 +72,9 @@ TEST_P(KnownFaults, K15_32_bit_offsets) {
   }
 }
 
-/// Every variable of the generated source that can hold a row, a token, a state slot or a channel of the whole problem is 64
-/// bits wide, and the 32-bit fields of a work item are multiplied with 64-bit strides only. (Fields of structs are left
-/// out: a TilePlace counts inside a tile.)
+/// Every variable of the generated source that can hold a row, a token, a state slot or a channel of the whole problem
+/// is 64 bits wide, and the 32-bit fields of a work item are multiplied with 64-bit strides only. (Fields of structs
+/// are left out: a TilePlace counts inside a tile.)
 TEST_P(KnownFaults, K15_products_with_a_token_index_are_64_bit) {
   const std::regex structs("struct[^{;]*\\{[^}]*\\}");
   const std::regex narrow("\\b(?:int|unsigned|uint32)\\s+(\\w+)\\s*[=;,)]");

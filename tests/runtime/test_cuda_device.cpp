@@ -85,8 +85,7 @@ TEST_F(Gpu, CopiesFillsAndRuns) {
   device->read(result.data(), buffer.data(), buffer.size());
   EXPECT_EQ(result, (std::vector<float>{0.0f, 0.0f, 0.0f}));
   EXPECT_NO_THROW(device->check_guards());
-  const float milliseconds =
-      device->elapsed_ms([&] { run("double_all", static_cast<float*>(buffer.data()), 3); });
+  const float milliseconds = device->elapsed_ms([&] { run("double_all", static_cast<float*>(buffer.data()), 3); });
   EXPECT_GE(milliseconds, 0.0f);
   EXPECT_LT(milliseconds, 1000.0f);
 }

@@ -38,9 +38,10 @@ TEST(ImageChoice, ReadsArchitectureNumbers) {
 // K33: the message says which part is behind.
 TEST(ImageChoice, K33NamesADriverOlderThanNvrtc) {
   const std::string message = which_is_behind({{12, 4}, {13, 0}, "Test GPU", "sm_90", kArchs});
-  EXPECT_EQ(message,
-            "driver: CUDA 12.4; NVRTC: 13.0; GPU: Test GPU (sm_90). The driver is behind: it supports CUDA 12.4, older than "
-            "NVRTC. Update the driver, or set PACKJIT_NVRTC to an NVRTC of CUDA 12.4 or older.");
+  EXPECT_EQ(
+      message,
+      "driver: CUDA 12.4; NVRTC: 13.0; GPU: Test GPU (sm_90). The driver is behind: it supports CUDA 12.4, older than "
+      "NVRTC. Update the driver, or set PACKJIT_NVRTC to an NVRTC of CUDA 12.4 or older.");
 }
 
 TEST(ImageChoice, K33NamesAnNvrtcOlderThanTheGpu) {

@@ -58,8 +58,9 @@ TEST(Nvrtc, OneCompileGivesCubinAndPtx) {
   const auto nvrtc = Nvrtc::shared();
   const CompileResult result = compile(*nvrtc, kGood, "sm_90");
   ASSERT_TRUE(result.ok) << result.log;
-  EXPECT_EQ(result.cubin.substr(0, 4), "\x7f"
-                                       "ELF");
+  EXPECT_EQ(result.cubin.substr(0, 4),
+            "\x7f"
+            "ELF");
   EXPECT_NE(result.ptx.find(".target sm_90"), std::string::npos);
   EXPECT_NE(result.ptx.find("copy"), std::string::npos);
   EXPECT_EQ(result.ptx.find('\0'), std::string::npos);
