@@ -21,7 +21,7 @@ int main(int argc, char** argv) try {
   const Boundaries boundaries{Boundaries::Form::position_indices, {0, 1, 2, 3, 4, 0, 1, 2}};
   const SequenceMap map = build_sequence_map(boundaries, 1, 8);
 
-  HostCall call{Spec(Operator::conv1d_pack_fwd)};
+  HostCall call{Spec(Operator::conv1d_pack_fwd), {}, Layout::token_major, false, {}};
   call.spec.values.set_text("activation", "none");  // the default is SiLU
   const HostTensors outputs = run_on_host_tensors(*device, call, inputs, map);
 
