@@ -84,11 +84,12 @@ step "3. Pack ${lengths#bench/data/} into rows of $pack_length tokens"
 keep pack.json pack --lengths "$lengths" --pack-length "$pack_length" --compare
 show pack
 
-archs=sm_80,sm_90,sm_100,sm_120
-[ -z "$gpu" ] || archs=$gpu
-step "4. Generate and compile the four operators for ${archs//,/, }"
+# Without --arch packjit takes the GPU's, or the nearest that NVRTC knows.
+for_what="sm_80, sm_90, sm_100, sm_120" arch=(--arch sm_80,sm_90,sm_100,sm_120)
+[ -z "$gpu" ] || for_what="the GPU here ($gpu)" arch=()
+step "4. Generate and compile the four operators for $for_what"
 for op in conv1d_pack_fwd conv1d_pack_bwd ssm_pack_fwd ssm_pack_bwd; do
-  keep "compile-$op.json" compile "$op" --arch "$archs"
+  keep "compile-$op.json" compile "$op" "${arch[@]}"
 done
 show compile
 

@@ -9,21 +9,21 @@
 #include "runtime/sequence_map.hpp"
 
 int main(int argc, char** argv) try {
-  using namespace packjit;
   // "auto": a GPU where there is one, otherwise host execution, which checks kernels on the CPU and is not fast.
-  const auto device = open_device(argc > 1 ? argv[1] : "auto");
+  const auto device = packjit::open_device(argc > 1 ? argv[1] : "auto");
 
   // One row of 8 tokens, 1 channel. Sequences of 5 and 3 tokens: positions restart at 0 where one begins.
-  HostTensors inputs;
-  inputs["x"] = HostTensor::from_double(ElementType::fp32, {1, 8, 1}, {1, 2, 3, 4, 5, 10, 20, 30});
+  packjit::HostTensors inputs;
+  inputs["x"] = packjit::HostTensor::from_double(packjit::ElementType::fp32, {1, 8, 1}, {1, 2, 3, 4, 5, 10, 20, 30});
   // Four taps, the last one meets the current token: each output is the sum of up to four tokens of its own sequence.
-  inputs["weight"] = HostTensor::from_double(ElementType::fp32, {1, 4}, {1, 1, 1, 1});
-  const Boundaries boundaries{Boundaries::Form::position_indices, {0, 1, 2, 3, 4, 0, 1, 2}};
-  const SequenceMap map = build_sequence_map(boundaries, 1, 8);
+  inputs["weight"] = packjit::HostTensor::from_double(packjit::ElementType::fp32, {1, 4}, {1, 1, 1, 1});
+  const packjit::Boundaries boundaries{packjit::Boundaries::Form::position_indices, {0, 1, 2, 3, 4, 0, 1, 2}};
+  const packjit::SequenceMap map = packjit::build_sequence_map(boundaries, 1, 8);
 
-  HostCall call{Spec(Operator::conv1d_pack_fwd), {}, Layout::token_major, false, {}};
+  packjit::HostCall call{
+      packjit::Spec(packjit::Operator::conv1d_pack_fwd), {}, packjit::Layout::token_major, false, {}};
   call.spec.values.set_text("activation", "none");  // the default is SiLU
-  const HostTensors outputs = run_on_host_tensors(*device, call, inputs, map);
+  const packjit::HostTensors outputs = packjit::run_on_host_tensors(*device, call, inputs, map);
 
   for (const double value : outputs.at("out").to_double()) fmt::print("{} ", value);
   fmt::print("\n");  // 1 3 6 10 14 10 30 60

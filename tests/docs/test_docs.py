@@ -182,6 +182,13 @@ class DemoTable(unittest.TestCase):
         self.assertIn("7 of 7 comparisons", text)
         self.assertNotIn("timed", text)
 
+    def test_times_of_a_gpu(self):
+        rows = [{"operator": op, "median_ms": ms, "memory_limit_ms": 0.5}
+                for op, ms in (("conv1d_pack_fwd", 0.25), ("ssm_pack_fwd", 1.25), ("ssm_pack_bwd", 4.5))]
+        self.write("bench", {"gpu": "a GPU", "dtype": "bf16", "sequences": 50, "repeats": 30, "operators": rows})
+        self.assertRegex(self.show("bench"), r"ssm_pack_fwd +1\.250 ms +reading and writing alone 0\.500 ms")
+        self.assertIn("scan 1.25 ms forward, 4.50 ms backward", self.show("summary"))
+
     def test_parts(self):
         self.assertRegex(self.show("pack"), r"padded +20\.00 % +50\n")
         self.assertRegex(self.show("compile"), r"ssm_pack_bwd +sm_90 +64 +12 +1\.50")
@@ -235,6 +242,44 @@ class DemoScript(unittest.TestCase):
         done = self.demo()
         self.assertEqual(done.returncode, 1)
         self.assertIn("broken.cpp:1: error", done.stderr)
+
+    def test_checks_are_kept_until_something_changes(self):
+        """Counts how often verify runs, on a machine with a GPU: there no architecture is named."""
+        results = self.root / "given"
+        results.mkdir()
+        row = {"operator": "", "median_ms": 1.0, "memory_limit_ms": 0.5}
+        operators = ("conv1d_pack_fwd", "conv1d_pack_bwd", "ssm_pack_fwd", "ssm_pack_bwd")
+        method = {"method": "next-fit", "fill_rate": 0.5, "rows": 20, "padding_tokens": 100,
+                  "padding_avoided": {"to_pack_length": 300}}
+        image = {"arch": "sm_90", "kernels": [{"registers": 40}], "seconds": 1.5, "spill_free": True}
+        given = {
+            "doctor": {"gpus": [{"arch": "sm_90"}], "can": {"run_on_gpu": True}},
+            "pack": {"documents": 40, "tokens": 100, "longest": 12, "documents_cut": 1, "pack_length": 10,
+                     "methods": [method], **method},
+            "compile": {"nvrtc": "13.0", "spec": "d_state=16", "images": [image]},
+            "verify": {"device": {"kind": "cuda", "name": "a GPU", "arch": "sm_90"}, "bits": [],
+                       "tensors": [{"operator": op, "dtype": dtype, "tensor": "out", "error": 0, "bound": 1e-5,
+                                    "comparisons": 2, "failed": 0} for op in operators for dtype in ("fp32", "bf16")]},
+            "bench": {"gpu": "a GPU", "dtype": "bf16", "sequences": 50, "repeats": 30,
+                      "operators": [{**row, "operator": op} for op in operators]}}
+        for name, value in given.items():
+            (results / f"{name}.json").write_text(json.dumps(value))
+        self.stand_in("build/release/cli/packjit", 'cd "$(dirname "$0")/../../.."; echo "$@" >>calls; cat "given/$1.json"')
+
+        def verified(*arguments):
+            (self.root / "calls").write_text("")
+            done = self.demo(*arguments)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("scan 1.00 ms forward", done.stdout)
+            calls = (self.root / "calls").read_text()
+            self.assertNotIn("--arch", calls)
+            return calls.count("verify --device cuda")
+
+        self.assertEqual(verified(), 1)
+        self.assertEqual(verified(), 0)
+        self.assertEqual(verified("--fresh"), 1)
+        (self.root / "bench/data/mixed_lengths.txt").write_text("5\n")
+        self.assertEqual(verified(), 1)
 
     def test_failed_command_keeps_its_status(self):
         self.stand_in("build/release/cli/packjit", "echo 'packjit: wrong result' >&2; exit 4")
