@@ -37,7 +37,8 @@ std::vector<fs::path> program_folders() {
 }  // namespace
 
 std::optional<std::string> find_disassembler() {
-  for (const char* name : {"cuobjdump", "nvdisasm"}) {
+  // cuobjdump itself calls nvdisasm, so nvdisasm alone is enough.
+  for (const char* name : {"nvdisasm", "cuobjdump"}) {
     for (const fs::path& folder : program_folders()) {
       const fs::path program = folder / name;
       std::error_code error;

@@ -6,7 +6,7 @@
 
 namespace packjit {
 
-/// NVIDIA's cuobjdump or nvdisasm, found in CUDA_HOME, CUDA_PATH, on PATH or under /usr/local/cuda; none where neither
+/// NVIDIA's nvdisasm or cuobjdump, found in CUDA_HOME, CUDA_PATH, on PATH or under /usr/local/cuda; none where neither
 /// is.
 [[nodiscard]] std::optional<std::string> find_disassembler();
 

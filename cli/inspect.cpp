@@ -27,9 +27,9 @@ struct InspectOptions {
 };
 
 constexpr std::string_view kNoDisassembler =
-    "no disassembler found: neither cuobjdump nor nvdisasm is in CUDA_HOME, CUDA_PATH, PATH or /usr/local/cuda; "
+    "no disassembler found: neither nvdisasm nor cuobjdump is in CUDA_HOME, CUDA_PATH, PATH or /usr/local/cuda; "
     "install "
-    "the CUDA toolkit, or the package cuda-cuobjdump of it, to see SASS";
+    "the CUDA toolkit, or its package cuda-nvdisasm, to see SASS";
 
 // Where a Config field's value came from.
 std::string_view reason(const InspectOptions& options, std::string_view field) {
@@ -148,7 +148,7 @@ void register_inspect(CLI::App& app) {
       ->type_name("ARCH");
   command->add_flag("--source", options->source, "prints the generated source instead of the summary");
   command->add_flag("--ptx", options->ptx, "prints the PTX instead of the summary");
-  command->add_flag("--sass", options->sass, "prints the SASS instead of the summary; needs cuobjdump or nvdisasm");
+  command->add_flag("--sass", options->sass, "prints the SASS instead of the summary; needs nvdisasm or cuobjdump");
   command->add_flag("--json", options->json, "prints JSON");
   command->callback([options] { run_inspect(*options); });
 }

@@ -1,0 +1,200 @@
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+// doctor, generate, compile and inspect as their users call them. None of these needs a GPU.
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Outcome {
+  int status;
+  std::string text;  ///< what the shell line printed on its stdout
+};
+
+/// Runs `variables packjit arguments` through the shell; `arguments` may hold redirections.
+Outcome packjit(const std::string& arguments, const std::string& variables = "") {
+  const std::string line = variables + " '" + PACKJIT_PROGRAM + "' " + arguments;
+  FILE* pipe = popen(line.c_str(), "r");
+  if (pipe == nullptr) return {-1, "popen failed"};
+  std::string text;
+  std::array<char, 4096> part{};
+  while (const std::size_t n = std::fread(part.data(), 1, part.size(), pipe)) text.append(part.data(), n);
+  const int status = pclose(pipe);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, text};
+}
+
+nlohmann::json json_of(const std::string& arguments, const std::string& variables = "") {
+  const Outcome outcome = packjit(arguments, variables);
+  EXPECT_EQ(outcome.status, 0) << arguments;
+  return nlohmann::json::parse(outcome.text, nullptr, false);
+}
+
+class Folder {
+ public:
+  Folder() {
+    static int count = 0;
+    path =
+        fs::path(testing::TempDir()) / ("kernel commands " + std::to_string(getpid()) + "." + std::to_string(count++));
+    fs::create_directories(path);
+  }
+  ~Folder() { fs::remove_all(path); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::string quoted(const std::string& name) const { return "'" + (path / name).string() + "'"; }
+  fs::path path;
+};
+
+std::string read(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+void expect_error(const std::string& arguments, int status, const std::string& words,
+                  const std::string& variables = "") {
+  const Outcome outcome = packjit(arguments + " 2>&1 >/dev/null", variables);
+  EXPECT_EQ(outcome.status, status) << arguments << "\n" << outcome.text;
+  EXPECT_EQ(outcome.text.rfind("packjit: ", 0), 0U) << outcome.text;
+  EXPECT_NE(outcome.text.find(words), std::string::npos) << outcome.text;
+}
+
+TEST(Generate, PrintsWhatItWritesAndHonoursEveryFlag) {
+  const Folder folder;
+  const std::string spec = "generate ssm_pack_fwd --d-state 8 --dtype fp16 --z off --set block=64 --set tile_tokens=8";
+  const Outcome printed = packjit(spec);
+  EXPECT_EQ(printed.status, 0);
+  for (const char* part : {"d_state=8 ", "dtype=fp16 ", " z=off ", " block=64 ", " tile_tokens=8 "}) {
+    EXPECT_NE(printed.text.find(part), std::string::npos) << part;
+  }
+  EXPECT_EQ(packjit(spec + " -o " + folder.quoted("kernel.cu")).status, 0);
+  EXPECT_EQ(read(folder.path / "kernel.cu"), printed.text);
+}
+
+// K29, K34: the same bytes in another directory, locale and home.
+TEST(Generate, K34SameBytesInAnyLocaleAndDirectory) {
+  const std::string first = packjit("generate ssm_pack_bwd", "cd / && LC_ALL=C HOME=/").text;
+  EXPECT_EQ(packjit("generate ssm_pack_bwd", "cd /tmp && LC_ALL=de_DE.UTF-8 HOME=/tmp CUDA_VISIBLE_DEVICES=").text,
+            first);
+  EXPECT_GT(first.size(), 1000U);
+}
+
+TEST(Generate, RefusesWhatIsOutOfRangeOrUnknown) {
+  expect_error("generate scan", 2, "ssm_pack_fwd");
+  expect_error("generate", 2, "OP");
+  expect_error("generate ssm_pack_fwd --d-state 513", 2, "from 1 to 512");
+  expect_error("generate ssm_pack_fwd --d-state 0", 2, "from 1 to 512");
+  expect_error("generate conv1d_pack_fwd --conv-width 17", 2, "from 1 to 16");
+  expect_error("generate conv1d_pack_fwd --d-state 16", 2, "--d-state does not apply to conv1d_pack_fwd");
+  expect_error("generate ssm_pack_fwd --conv-width 4", 2, "--conv-width does not apply to ssm_pack_fwd");
+  expect_error("generate ssm_pack_fwd --dtype fp64", 2, "fp32, fp16, bf16");
+  expect_error("generate ssm_pack_fwd --softplus maybe", 2, "off, on");
+  expect_error("generate ssm_pack_fwd --d-state 1e1", 2, "1e1");
+  expect_error("generate ssm_pack_fwd --set blocks=128", 2, "blocks");
+  expect_error("generate ssm_pack_fwd --set block", 2, "key=value");
+  expect_error("generate ssm_pack_fwd --set block=33", 2, "power of two");
+  expect_error("generate ssm_pack_fwd --arch hopper", 2, "sm_90");
+  expect_error("generate ssm_pack_fwd --target tpu", 2, "cuda or host");
+  expect_error("generate ssm_pack_fwd -o /no/such/folder/kernel.cu", 2, "/no/such/folder/kernel.cu");
+}
+
+TEST(Compile, ReportsAndWritesImagesForEachArchitecture) {
+  const Folder folder;
+  const auto json = json_of("compile conv1d_pack_fwd --arch sm_90,sm_80 --json -o " + folder.quoted("images/"));
+  ASSERT_EQ(json["images"].size(), 2U);
+  EXPECT_EQ(json["images"][0]["arch"], "sm_90");
+  EXPECT_EQ(json["images"][1]["arch"], "sm_80");
+  const auto& kernel = json["images"][0]["kernels"][0];
+  EXPECT_EQ(kernel["name"], "conv1d_pack_fwd");
+  EXPECT_GT(kernel["registers"], 8);
+  EXPECT_LE(kernel["registers"], 255);
+  EXPECT_EQ(kernel["block"], 128);
+  EXPECT_GE(kernel["occupancy"]["blocks"], 1);
+  const std::string cubin = read(folder.path / "images/conv1d_pack_fwd.sm_80.cubin");
+  EXPECT_EQ(cubin.size(), json["images"][1]["cubin_bytes"]);
+  EXPECT_EQ(cubin.substr(1, 3), "ELF");
+  EXPECT_NE(read(folder.path / "images/conv1d_pack_fwd.sm_90.ptx").find(".target sm_90"), std::string::npos);
+}
+
+TEST(Compile, TheTableNamesTheKernel) {
+  const Outcome outcome = packjit("compile conv1d_pack_fwd --arch sm_90 --conv-width 2 --dtype fp32");
+  EXPECT_EQ(outcome.status, 0);
+  for (const char* words : {"dtype=fp32", "conv_width=2", "registers", "sm_90    conv1d_pack_fwd"}) {
+    EXPECT_NE(outcome.text.find(words), std::string::npos) << outcome.text;
+  }
+}
+
+TEST(Compile, EditedSourceIsBadInputWhereItDoesNotCompile) {
+  const Folder folder;
+  std::ofstream(folder.path / "edited.cu") << "extern \"C\" __global__ void mine() {\n  nope();\n}\n";
+  expect_error("compile conv1d_pack_fwd --arch sm_90 --source " + folder.quoted("edited.cu"), 2, "line 2:   nope();");
+  expect_error("compile conv1d_pack_fwd --arch sm_90 --source " + folder.quoted("missing.cu"), 2, "missing.cu");
+  std::ofstream(folder.path / "local.cu") << "extern \"C\" __global__ void mine(float* p, int n) {\n"
+                                             "  float a[64];\n"
+                                             "  for (int i = 0; i < 64; i++) a[i] = p[i];\n"
+                                             "  for (int i = 0; i < n; i++) a[(i * 7 + n) & 63] += a[i & 63];\n"
+                                             "  p[0] = a[n & 63];\n}\n";
+  const std::string local = "compile conv1d_pack_fwd --arch sm_90 --source " + folder.quoted("local.cu");
+  EXPECT_EQ(packjit(local).status, 0);
+  expect_error(local + " --forbid-spills", 4, "mine on sm_90 uses 256 bytes of local memory");
+}
+
+TEST(Compile, AFailureLeavesTheOutputAsItWas) {
+  const Folder folder;
+  std::ofstream(folder.path / "kept.cubin") << "before";
+  std::ofstream(folder.path / "edited.cu") << "nonsense";
+  expect_error("compile conv1d_pack_fwd --arch sm_90 --source " + folder.quoted("edited.cu") + " -o " +
+                   folder.quoted("kept.cubin"),
+               2, "nonsense");
+  EXPECT_EQ(read(folder.path / "kept.cubin"), "before");
+}
+
+TEST(Compile, RefusesBadArchitecturesAndOutputs) {
+  expect_error("compile conv1d_pack_fwd --arch sm_1", 2, "sm_90");
+  expect_error("compile conv1d_pack_fwd --arch sm_90,", 2, "separated by commas");
+  expect_error("compile conv1d_pack_fwd --arch sm_90,sm_80 -o both.cubin", 2, "2 architectures");
+  expect_error("compile conv1d_pack_fwd --arch sm_90 -o image.elf", 2, ".cubin or .ptx");
+  expect_error("compile conv1d_pack_fwd --arch sm_90", 3, "/no/libnvrtc.so", "PACKJIT_NVRTC=/no/libnvrtc.so");
+}
+
+TEST(Inspect, ShowsResourcesConfigAndWhy) {
+  const Outcome outcome = packjit("inspect conv1d_pack_fwd --arch sm_90 --set block=64");
+  EXPECT_EQ(outcome.status, 0);
+  for (const char* words :
+       {"registers", "spills", "shared memory", "occupancy", "64 threads", "--set", "built-in default"}) {
+    EXPECT_NE(outcome.text.find(words), std::string::npos) << words << "\n" << outcome.text;
+  }
+  const auto json = json_of("inspect conv1d_pack_fwd --arch sm_90 --set block=64 --ptx --json");
+  EXPECT_EQ(json["config"]["block"], "64");
+  EXPECT_EQ(json["config_why"]["block"], "--set");
+  EXPECT_EQ(json["config_why"]["tile_tokens"], "built-in default");
+  EXPECT_NE(json["ptx"].get<std::string>().find(".target sm_90"), std::string::npos);
+  EXPECT_FALSE(json.contains("source"));
+}
+
+TEST(Inspect, PrintsTheSourceThatGeneratePrints) {
+  EXPECT_EQ(packjit("inspect conv1d_pack_fwd --arch sm_90 --source").text, packjit("generate conv1d_pack_fwd").text);
+}
+
+TEST(Doctor, ReportsWhatIsMissingAndStillSucceeds) {
+  const auto found = json_of("doctor --json");
+  EXPECT_TRUE(found["nvrtc"]["usable"]);
+  EXPECT_TRUE(found["can"]["compile"]);
+  const auto missing = json_of("doctor --json", "PACKJIT_NVRTC=/no/libnvrtc.so PACKJIT_HOST_COMPILER=/no/compiler");
+  EXPECT_FALSE(missing["nvrtc"]["usable"]);
+  EXPECT_FALSE(missing["can"]["compile"]);
+  EXPECT_FALSE(missing["can"]["run_on_host"]);
+  EXPECT_NE(missing["nvrtc"]["problem"].get<std::string>().find("nvidia-cuda-nvrtc"), std::string::npos);
+  const Outcome text = packjit("doctor", "PACKJIT_NVRTC=/no/libnvrtc.so");
+  EXPECT_EQ(text.status, 0);
+  EXPECT_NE(text.text.find("What is missing, and what to do"), std::string::npos);
+}
+
+}  // namespace
