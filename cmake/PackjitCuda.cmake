@@ -3,7 +3,7 @@
 #
 # Defines the target packjit_cuda_headers (cuda.h and nvrtc.h), and PACKJIT_NVRTC_FALLBACK_DIR: the folder of
 # libnvrtc.so.N inside PACKJIT_NVRTC_DIR, or empty where scripts/bootstrap.sh had no need to install it.
-set(PACKJIT_NVRTC_DIR "${CMAKE_SOURCE_DIR}/build/nvrtc" CACHE PATH
+set(PACKJIT_NVRTC_DIR "${PROJECT_SOURCE_DIR}/build/nvrtc" CACHE PATH
   "Where scripts/bootstrap.sh installs the wheels of NVRTC and of CUDA's headers")
 
 file(GLOB packjit_wheel_includes LIST_DIRECTORIES true "${PACKJIT_NVRTC_DIR}/nvidia/*/include")

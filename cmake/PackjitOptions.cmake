@@ -15,7 +15,9 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
 add_library(packjit_options INTERFACE)
-target_include_directories(packjit_options INTERFACE "${CMAKE_SOURCE_DIR}")
+# For targets outside this tree that link packjit_runtime.
+target_compile_features(packjit_options INTERFACE cxx_std_20)
+target_include_directories(packjit_options INTERFACE "${PROJECT_SOURCE_DIR}")
 target_compile_options(packjit_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-unknown-pragmas
   $<$<BOOL:${PACKJIT_WERROR}>:-Werror>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
