@@ -104,9 +104,9 @@ def summary_rows(results):
                      f"{percent(fill_padded(pack))} with padding")
     all_images = images(results)
     archs = list(dict.fromkeys(image["arch"] for _, image in all_images))
-    free = sum(image["spill_free"] for _, image in all_images)
+    spilling = [f"{op} {image['arch']}" for op, image in all_images if not image["spill_free"]]
     seconds = sum(image["seconds"] for _, image in all_images)
-    spills = "no register spills" if free == len(all_images) else f"{len(all_images) - free} of {len(all_images)} with spills"
+    spills = f"{len(spilling)} of {len(all_images)} spill ({', '.join(spilling)})" if spilling else "no register spills"
     yield "compiled", f"4 operators for {', '.join(archs)}: {spills}, {seconds:.1f} s"
     comparisons = sum(row["comparisons"] for row in verify["tensors"])
     failed = sum(row["failed"] for row in verify["tensors"])

@@ -177,7 +177,7 @@ class DemoTable(unittest.TestCase):
         text = self.show("summary")
         # 100 real tokens among 500: 100 and 400 of padding.
         self.assertIn("90.00 % of every row is real text; 50.00 % in arrival order, 20.00 % with padding", text)
-        self.assertIn("4 operators for sm_90: 1 of 4 with spills, 6.0 s", text)
+        self.assertIn("4 operators for sm_90: 1 of 4 spill (ssm_pack_bwd sm_90), 6.0 s", text)
         self.assertIn("16 of 16 comparisons", text)
         self.assertIn("7 of 7 comparisons", text)
         self.assertNotIn("timed", text)
