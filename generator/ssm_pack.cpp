@@ -102,14 +102,14 @@ std::int64_t shared_bytes(const Spec& spec, const Config& config) {
   const std::int64_t common = 2 * rounded(tile * shape.padded)  // B and C
                               + 2 * rounded(shape.channels);    // delta_bias and D
   if (!is_backward(spec.op)) return kFloat * (common + 3 * rounded(tile * shape.channels));
-  const std::int64_t slots = tile * (shape.channels + shape.channels / config.values["vector"]);
+  const std::int64_t columns = tile * (shape.channels + shape.channels / config.values["vector"]);
   const std::int64_t own = config.values["channel_groups"] * shape.states * block;
   const std::int64_t warp_bc = block / kWarp * config.values["step_tokens"] * 2 * shape.padded;
   const std::int64_t sums = spec.values["z"] != 0 ? 3 : 2;
-  return kFloat * (common + rounded(slots * 4) + rounded(slots * sums)  // inputs and sums of a token
-                   + 3 * rounded(own)                                   // rates, carried gradient, dA
-                   + rounded(warp_bc)                                   // dB and dC of each warp
-                   + 2 * rounded(shape.channels));                      // dD and ddelta_bias
+  return kFloat * (common + rounded(columns * 4) + rounded(columns * sums)  // inputs and sums of a token
+                   + 3 * rounded(own)                                       // rates, carried gradient, dA
+                   + rounded(warp_bc)                                       // dB and dC of each warp
+                   + 2 * rounded(shape.channels));                          // dD and ddelta_bias
 }
 
 std::int64_t blocks_per_group(const Spec& spec, const Config& config, const Sizes& sizes) {

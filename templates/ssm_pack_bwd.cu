@@ -44,14 +44,14 @@ struct TokenSums {
 #endif
 };
 
-// Where a token's channels stand: a gap after each VECTOR of them, so that threads that stage VECTOR neighbours each write
-// to different banks.
-constexpr int SLOTS = CHANNELS + CHANNELS / VECTOR;
-__device__ __forceinline__ int slot_of_channel(int channel) { return channel + channel / VECTOR; }
+// Which column of the tile a block's channel has: there is a gap after each VECTOR of them, so that threads that stage
+// VECTOR neighbours each write to different banks.
+constexpr int COLUMNS = CHANNELS + CHANNELS / VECTOR;
+__device__ __forceinline__ int column_of(int own) { return own + own / VECTOR; }
 
 struct Tile {
-  TokenInputs* inputs;  // (TILE_TOKENS, SLOTS)
-  TokenSums* sums;      // (TILE_TOKENS, SLOTS)
+  TokenInputs* inputs;  // (TILE_TOKENS, COLUMNS)
+  TokenSums* sums;      // (TILE_TOKENS, COLUMNS)
   float* b;             // (TILE_TOKENS, PADDED_STATES)
   float* c;             // (TILE_TOKENS, PADDED_STATES)
   float* rate;          // (CHANNEL_GROUPS, STATES, BLOCK): A * log2(e)
@@ -66,8 +66,8 @@ struct Tile {
 __device__ __forceinline__ Tile shared_tile() {
   float* next = reinterpret_cast<float*>(shared_memory());
   Tile tile;
-  tile.inputs = reinterpret_cast<TokenInputs*>(take_floats(next, TILE_TOKENS * SLOTS * 4));
-  tile.sums = reinterpret_cast<TokenSums*>(take_floats(next, TILE_TOKENS * SLOTS * int(sizeof(TokenSums) / 4)));
+  tile.inputs = reinterpret_cast<TokenInputs*>(take_floats(next, TILE_TOKENS * COLUMNS * 4));
+  tile.sums = reinterpret_cast<TokenSums*>(take_floats(next, TILE_TOKENS * COLUMNS * int(sizeof(TokenSums) / 4)));
   tile.b = take_floats(next, TILE_TOKENS * PADDED_STATES);
   tile.c = take_floats(next, TILE_TOKENS * PADDED_STATES);
   tile.rate = take_floats(next, CHANNEL_GROUPS * STATES * BLOCK);
@@ -146,7 +146,7 @@ __device__ __forceinline__ void stage_inputs(const SsmArguments& args, const Seq
     }
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
-      tile.inputs[place.token * SLOTS + slot_of_channel(place.channel + v)] = {dt[v], dt[v] * u[v], dy[v], u[v]};
+      tile.inputs[place.token * COLUMNS + column_of(place.channel + v)] = {dt[v], dt[v] * u[v], dy[v], u[v]};
     }
   }
 }
@@ -182,7 +182,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd_che
       sync_block();
 #pragma unroll 1
       for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
-        int slot = slot_of_channel(channel_of_turn(turn));
+        int column = column_of(channel_of_turn(turn));
         int64 channel = range.begin + channel_of_turn(turn);
         float rate[STATES], h[STATES];
 #pragma unroll
@@ -197,7 +197,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd_che
         }
 #pragma unroll
         for (int t = 0; t < TILE_TOKENS; ++t) {
-          TokenInputs x = tile.inputs[t * SLOTS + slot];
+          TokenInputs x = tile.inputs[t * COLUMNS + column];
           float b[STATES];
           load_floats(tile.b + t * PADDED_STATES + lane * STATES, b);
 #pragma unroll
@@ -270,7 +270,7 @@ __device__ __forceinline__ void write_gradients(const SsmArguments& args, const 
 #endif
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
-      int at = place.token * SLOTS + slot_of_channel(place.channel + v);
+      int at = place.token * COLUMNS + column_of(place.channel + v);
       TokenInputs x = tile.inputs[at];
       TokenSums sums = tile.sums[at];
       du[v] = fused_multiply_add(skip[v], x.dy, sums.g_b * x.dt);
@@ -342,7 +342,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd(con
         load_checkpoint(args, item, base, range, 0, next);
 #pragma unroll 1
         for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
-          int slot = slot_of_channel(channel_of_turn(turn));
+          int column = column_of(channel_of_turn(turn));
           float rate[STATES], before[STATES];
 #pragma unroll
           for (int s = 0; s < STATES; ++s) {
@@ -353,7 +353,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd(con
           // From the checkpoint to the step, then through the step, keeping each token's states and decays.
 #pragma unroll 1
           for (int t = 0; t < step * STEP_TOKENS; ++t) {
-            TokenInputs x = tile.inputs[t * SLOTS + slot];
+            TokenInputs x = tile.inputs[t * COLUMNS + column];
             float b[STATES];
             load_floats(tile.b + t * PADDED_STATES + lane * STATES, b);
 #pragma unroll
@@ -368,7 +368,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd(con
 #pragma unroll
           for (int j = 0; j < STEP_TOKENS; ++j) {
             int t = step * STEP_TOKENS + j;
-            TokenInputs x = tile.inputs[t * SLOTS + slot];
+            TokenInputs x = tile.inputs[t * COLUMNS + column];
             float b[STATES];
             load_floats(tile.b + t * PADDED_STATES + lane * STATES, b);
 #pragma unroll
@@ -388,7 +388,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd(con
           ChannelSum<STEP_TOKENS> sum_c(c_h, lane);
 #pragma unroll
           for (int j = 0; j < sum_c.kept; ++j) {
-            if (sum_c.owner) tile.sums[(step * STEP_TOKENS + sum_c.first + j) * SLOTS + slot].c_h = c_h[j];
+            if (sum_c.owner) tile.sums[(step * STEP_TOKENS + sum_c.first + j) * COLUMNS + column].c_h = c_h[j];
           }
 #endif
           float carry[STATES], dA[STATES], g_b[STEP_TOKENS], g_a_h[STEP_TOKENS];
@@ -400,7 +400,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd(con
 #pragma unroll
           for (int j = STEP_TOKENS - 1; j >= 0; --j) {
             int t = step * STEP_TOKENS + j;
-            TokenInputs x = tile.inputs[t * SLOTS + slot];
+            TokenInputs x = tile.inputs[t * COLUMNS + column];
             float b[STATES], c[STATES];
             load_floats(tile.b + t * PADDED_STATES + lane * STATES, b);
             load_floats(tile.c + t * PADDED_STATES + lane * STATES, c);
@@ -426,7 +426,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd(con
 #pragma unroll
           for (int j = 0; j < sum_b.kept; ++j) {
             if (sum_b.owner) {
-              TokenSums& sums = tile.sums[(step * STEP_TOKENS + sum_b.first + j) * SLOTS + slot];
+              TokenSums& sums = tile.sums[(step * STEP_TOKENS + sum_b.first + j) * COLUMNS + column];
               sums.g_b = g_b[j];
               sums.g_a_h = g_a_h[j] * LN_2;  // the rates are in units of log2(e)
             }
@@ -441,8 +441,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd(con
       for (int k = threadIdx.x; k < CHANNELS; k += BLOCK) {
         if (range.begin + k >= range.end) continue;
         for (int t = 0; t < tokens; ++t) {
-          tile.ddelta_bias[k] += tile.sums[t * SLOTS + slot_of_channel(k)].g_b;
-          tile.dD[k] += tile.sums[t * SLOTS + slot_of_channel(k)].g_a_h;
+          tile.ddelta_bias[k] += tile.sums[t * COLUMNS + column_of(k)].g_b;
+          tile.dD[k] += tile.sums[t * COLUMNS + column_of(k)].g_a_h;
         }
       }
     }
