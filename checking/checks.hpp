@@ -20,6 +20,8 @@ namespace packjit::checking {
 
 /// A Config that differs from the case's in every field that can differ, and computes the same.
 [[nodiscard]] Config second_config(const Case& check_case, const std::string& arch);
+/// The built-in Config for so little work that it would not fill a GPU.
+[[nodiscard]] Config little_work_config(const Case& check_case, const std::string& arch);
 
 /// A case with what several checks share: its inputs and its first outputs.
 struct CaseRun {

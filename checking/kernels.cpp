@@ -50,6 +50,7 @@ std::vector<Kernel> kernels_of(const std::vector<PlannedCase>& matrix, const std
     add(kernel_of(c, config_of(c, arch)));
     if (std::ranges::find(planned.checks, CheckKind::second_config) != planned.checks.end()) {
       add(kernel_of(c, second_config(c, arch)));
+      add(kernel_of(c, little_work_config(c, arch)));
     }
   }
   return kernels;

@@ -149,7 +149,7 @@ nlohmann::json bench_operator(CudaDevice& device, Operator op, const Options& op
   spec.values.set_text("dtype", options.dtype);
   if (is_scan(op)) spec.values.set("d_state", options.d_state);
   if (!is_scan(op)) spec.values.set("conv_width", options.conv_width);
-  Config config = builtin_config(spec, device.info().arch);
+  Config config = builtin_config(spec, device.info().arch, Workload{options.tokens, map.n_sequences, options.dim});
   for (const std::string& assignment : options.set) {
     const std::size_t equals = assignment.find('=');
     const std::string name = assignment.substr(0, equals);

@@ -30,42 +30,53 @@ const Row& row_for(std::span<const Row> rows, int d_state) {
   return *std::find_if(rows.begin(), rows.end(), [&](const Row& row) { return d_state <= row.d_state; });
 }
 
-Config scan_config(const Spec& spec) {
+/// Threads that fill a large GPU: 512 on each of about 130 multiprocessors.
+constexpr std::int64_t kThreadsToFill = 65536;
+
+Config scan_config(const Spec& spec, const Workload& work) {
   Config config(spec.op);
+  // A thread takes one channel of one sequence. Where those are too few, more lanes share a channel (forward) or a
+  // thread takes fewer channels in turn (backward).
+  const bool few = work.sequences * work.dim < kThreadsToFill;
   const int d_state = spec.values["d_state"];
   if (is_backward(spec.op)) {
     const auto& row = row_for<BackwardRow>(kBackward, d_state);
     config.values.set("block", row.block);
     config.values.set("lanes", row.lanes);
-    config.values.set("channel_groups", row.channel_groups);
-    config.values.set("tile_tokens", row.tile_tokens);
+    config.values.set("channel_groups", few ? std::max(1, row.channel_groups / 4) : row.channel_groups);
+    config.values.set("tile_tokens", few && d_state <= 32 ? 2 * row.tile_tokens : row.tile_tokens);
     config.values.set("step_tokens", row.step_tokens);
     config.values.set("vector", row.vector);
     config.values.set("min_blocks", row.min_blocks);
   } else {
     const auto& row = row_for<ForwardRow>(kForward, d_state);
     config.values.set("block", row.block);
-    config.values.set("lanes", row.lanes);
+    const int lanes = few ? std::min({4 * row.lanes, kWarp, row.block}) : row.lanes;
+    config.values.set("lanes", lanes);
     config.values.set("tile_tokens", row.tile_tokens);
-    config.values.set("vector", row.vector);
+    config.values.set("vector", std::min(row.vector, row.block / lanes));
     config.values.set("min_blocks", row.min_blocks);
   }
   return config;
 }
 
-Config conv_config(const Spec& spec) {
+Config conv_config(const Spec& spec, const Workload& work) {
   Config config(spec.op);
   // Wide filters keep more values a channel in registers, so fewer channels a thread.
   const int width = spec.values["conv_width"];
   const int wanted = width <= 4 ? 4 : width <= 8 ? 2 : 1;
   config.values.set("vector", wanted);
+  constexpr int kShortestTile = 16;
+  int tile = config.values["tile_tokens"];
+  while (tile > kShortestTile && work.tokens * work.dim / (wanted * tile) < kThreadsToFill) tile /= 2;
+  config.values.set("tile_tokens", tile);
   return config;
 }
 
 }  // namespace
 
-Config builtin_config(const Spec& spec, const std::string& arch) {
-  Config config = is_scan(spec.op) ? scan_config(spec) : conv_config(spec);
+Config builtin_config(const Spec& spec, const std::string& arch, const Workload& work) {
+  Config config = is_scan(spec.op) ? scan_config(spec, work) : conv_config(spec, work);
   const int longest = kLongestAccess / static_cast<int>(size_of(static_cast<Dtype>(spec.values["dtype"])));
   config.values.set("vector", std::min(config.values["vector"], longest));
   if (spec.values["layout"] != static_cast<int>(Layout::token_major)) config.values.set("vector", 1);

@@ -75,7 +75,8 @@ class Call {
     }
     TensorViews views;
     for (const auto& [name, placed] : placed_) views.emplace(name, placed.view);
-    Config config = call_.config ? *call_.config : builtin_config(spec_, device_.info().arch);
+    const Workload work{map_.batch * map_.seqlen, map_.n_sequences, sizes.dim};
+    Config config = call_.config ? *call_.config : builtin_config(spec_, device_.info().arch, work);
     specialise(spec_, config, views);
     const MappedSequences sequences(device_, map_);
     Buffer workspace = poisoned_workspace(config, views, sequences);

@@ -8,6 +8,7 @@ namespace packjit {
 
 struct NvrtcVersion {
   int major = 0, minor = 0;
+  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 sees a null pointer in every defaulted comparison
   friend auto operator<=>(const NvrtcVersion&, const NvrtcVersion&) = default;
 };
 

@@ -31,6 +31,7 @@ class Program {
 
   nvrtcResult compile(const std::vector<std::string>& options) {
     std::vector<const char*> pointers;
+    pointers.reserve(options.size());
     for (const std::string& option : options) pointers.push_back(option.c_str());
     return api_.compile_program(program_, static_cast<int>(pointers.size()), pointers.data());
   }
@@ -100,7 +101,7 @@ CompileResult compile(const Nvrtc& nvrtc, const std::string& source, const std::
   result.arch = arch;
   result.nvrtc_version = nvrtc.version_text();
   result.options = {"--gpu-architecture=" + arch, "--std=c++17"};
-  if (settings.verbose) result.options.push_back("--ptxas-options=--verbose");
+  if (settings.verbose) result.options.emplace_back("--ptxas-options=--verbose");
 
   const auto start = std::chrono::steady_clock::now();
   Program program(api, source);

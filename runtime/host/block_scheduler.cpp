@@ -234,8 +234,8 @@ void BlockScheduler::check_shared() {
   }
 }
 
-void BlockScheduler::fail(std::string message) {
-  if (!failed_) failure_ = std::make_exception_ptr(CheckFailed(std::move(message)));
+void BlockScheduler::fail(const std::string& message) {
+  if (!failed_) failure_ = std::make_exception_ptr(CheckFailed(message));
   failed_ = true;
 }
 

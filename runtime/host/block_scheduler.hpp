@@ -66,7 +66,7 @@ class BlockScheduler {
   void release_barrier();
   void finish_exchange(unsigned warp);
   void check_shared();
-  void fail(std::string message);
+  void fail(const std::string& message);
   void fail_deadlock();
   [[nodiscard]] std::string where() const;
 

@@ -47,6 +47,7 @@ std::string read_all(int descriptor) {
 ChildResult run_program(const std::vector<std::string>& arguments) {
   std::vector<std::string> copies = arguments;  // the interface of posix_spawn wants them writable
   std::vector<char*> pointers;
+  pointers.reserve(copies.size() + 1);
   for (std::string& argument : copies) pointers.push_back(argument.data());
   pointers.push_back(nullptr);
   std::string locale = "LC_ALL=C";

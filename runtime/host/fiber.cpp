@@ -28,9 +28,9 @@ namespace packjit::host {
 namespace {
 
 #if defined(PACKJIT_ADDRESS_SANITIZER) || defined(PACKJIT_THREAD_SANITIZER)
-constexpr std::size_t kStackBytes = 256 * 1024;  // instrumented frames are larger
+constexpr std::size_t kStackBytes = std::size_t{256} * 1024;  // instrumented frames are larger
 #else
-constexpr std::size_t kStackBytes = 128 * 1024;
+constexpr std::size_t kStackBytes = std::size_t{128} * 1024;
 #endif
 // Stacks lie at equal distances; without an offset their hot ends would all compete for the same few cache sets.
 constexpr std::size_t kColours = 64;
@@ -44,7 +44,7 @@ struct KeepStack {
 }  // namespace
 
 struct Fiber::Context {
-  Context() {}
+  Context() = default;
   ~Context() {
     if (stack.sp == nullptr) return;
 #if defined(PACKJIT_ADDRESS_SANITIZER)

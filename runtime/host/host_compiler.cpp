@@ -88,6 +88,7 @@ std::vector<std::string> named_lines(const std::string& text, const std::string&
     if (number >= 1 && number <= lines.size()) numbers.insert(number);
   }
   std::vector<std::string> result;
+  result.reserve(numbers.size());
   for (const std::size_t number : numbers) result.push_back(fmt::format("{}: {}", number, lines[number - 1]));
   return result;
 }
@@ -160,7 +161,7 @@ std::string compile_host_source(const std::string& compiler, const std::string& 
                                 const PrivateDirectory& directory) {
   const std::string prefix = directory.path() + "/";
   const std::string source = prefix + std::string(kSourceName);
-  const std::string object = prefix + "kernel.so";
+  std::string object = prefix + "kernel.so";
   {
     std::ofstream file(source, std::ios::binary);
     file.write(text.data(), static_cast<std::streamsize>(text.size()));

@@ -29,8 +29,8 @@ struct ModuleCache {
 
 /// Never destroyed: objects that use modules may live until the process ends.
 ModuleCache& cache() {
-  static auto* const instance = new ModuleCache;
-  return *instance;
+  static auto* const kInstance = new ModuleCache;
+  return *kInstance;
 }
 
 }  // namespace
