@@ -53,7 +53,7 @@ Config scan_config(const Spec& spec, const Workload& work) {
     config.values.set("block", row.block);
     const int lanes = few ? std::min({4 * row.lanes, kWarp, row.block}) : row.lanes;
     config.values.set("lanes", lanes);
-    config.values.set("tile_tokens", row.tile_tokens);
+    config.values.set("tile_tokens", few ? 2 * row.tile_tokens : row.tile_tokens);
     config.values.set("vector", std::min(row.vector, row.block / lanes));
     config.values.set("min_blocks", row.min_blocks);
   }

@@ -93,23 +93,32 @@ Shape shape_of(const Spec& spec, const Config& config) {
   return {states, states * lanes, config.values["block"] / lanes * groups};
 }
 
-std::int64_t shared_bytes(const Spec& spec, const Config& config) {
+/// Dynamic shared memory of a block, in bytes, as the templates lay it out.
+struct SharedBytes {
+  std::uint32_t whole;
+  std::uint32_t checkpoints;  // of ssm_pack_bwd_checkpoints, which needs the first arrays only
+};
+
+SharedBytes shared_bytes(const Spec& spec, const Config& config) {
   const Shape shape = shape_of(spec, config);
   const std::int64_t tile = config.values["tile_tokens"];
   const std::int64_t block = config.values["block"];
-  // As in the templates, each array begins at a multiple of 16 bytes.
+  // Each array begins at a multiple of 16 bytes.
   const auto rounded = [](std::int64_t floats) { return ceil_div(floats, 4) * 4; };
+  const auto bytes = [](std::int64_t floats) { return static_cast<std::uint32_t>(kFloat * floats); };
   const std::int64_t common = 2 * rounded(tile * shape.padded)  // B and C
                               + 2 * rounded(shape.channels);    // delta_bias and D
-  if (!is_backward(spec.op)) return kFloat * (common + 3 * rounded(tile * shape.channels));
+  if (!is_backward(spec.op)) return {bytes(common + 3 * rounded(tile * shape.channels)), 0};
   const std::int64_t columns = tile * (shape.channels + shape.channels / config.values["vector"]);
   const std::int64_t own = config.values["channel_groups"] * shape.states * block;
   const std::int64_t warp_bc = block / kWarp * config.values["step_tokens"] * 2 * shape.padded;
   const std::int64_t sums = spec.values["z"] != 0 ? 3 : 2;
-  return kFloat * (common + rounded(columns * 4) + rounded(columns * sums)  // inputs and sums of a token
-                   + 3 * rounded(own)                                       // rates, carried gradient, dA
-                   + rounded(warp_bc)                                       // dB and dC of each warp
-                   + 2 * rounded(shape.channels));                          // dD and ddelta_bias
+  const std::int64_t checkpoints = common + rounded(columns * 4)      // inputs
+                                   + 2 * rounded(own);                // rates, states
+  return {bytes(checkpoints + rounded(own) + rounded(columns * sums)  // dA, sums of a token
+                + rounded(warp_bc)                                    // dB and dC of each warp
+                + 2 * rounded(shape.channels)),                       // dD and ddelta_bias
+          bytes(checkpoints)};
 }
 
 std::int64_t blocks_per_group(const Spec& spec, const Config& config, const Sizes& sizes) {
@@ -177,12 +186,12 @@ Plan ssm_plan(const Spec& spec, const Config& config, const Problem& problem) {
   const Sizes& sizes = problem.sizes;
   const std::string name(name_of(spec.op));
   const auto block = static_cast<std::uint32_t>(config.values["block"]);
-  const auto shared = static_cast<std::uint32_t>(shared_bytes(spec, config));
+  const SharedBytes shared = shared_bytes(spec, config);
   const auto channel_blocks = static_cast<std::uint32_t>(blocks_per_group(spec, config, sizes) * sizes.groups);
   Plan result;
   if (!is_backward(spec.op)) {
     const auto items = static_cast<std::uint32_t>(std::clamp<std::int64_t>(problem.items, 1, kLongestGridY));
-    result.launches.push_back({name, channel_blocks, items, block, shared});
+    result.launches.push_back({name, channel_blocks, items, block, shared.whole});
     return result;
   }
   const SsmWorkspace space = ssm_workspace(spec, config, problem);
@@ -190,8 +199,8 @@ Plan ssm_plan(const Spec& spec, const Config& config, const Problem& problem) {
   const std::int64_t bc_sums = sizes.batch * sizes.seqlen * sizes.groups * 2 * spec.values["d_state"];
   const std::int64_t channel_sums = sizes.dim * (spec.values["d_state"] + 2);
   result.launches = {
-      {name + "_checkpoints", channel_blocks, item_blocks, block, shared},
-      {name, channel_blocks, item_blocks, block, shared},
+      {name + "_checkpoints", channel_blocks, item_blocks, block, shared.checkpoints},
+      {name, channel_blocks, item_blocks, block, shared.whole},
       {name + "_sum_bc", static_cast<std::uint32_t>(ceil_div(bc_sums, kSumBlock)), 1, kSumBlock, 0},
       {name + "_sum_channels", static_cast<std::uint32_t>(ceil_div(channel_sums, kSumBlock)), 1, kSumBlock, 0}};
   result.workspace_bytes = space.bytes;

@@ -66,18 +66,19 @@ struct Tile {
 __device__ __forceinline__ Tile shared_tile() {
   float* next = reinterpret_cast<float*>(shared_memory());
   Tile tile;
+  // What ssm_pack_bwd_checkpoints needs comes first: it is launched with no more than that.
   tile.inputs = reinterpret_cast<TokenInputs*>(take_floats(next, TILE_TOKENS * COLUMNS * 4));
-  tile.sums = reinterpret_cast<TokenSums*>(take_floats(next, TILE_TOKENS * COLUMNS * int(sizeof(TokenSums) / 4)));
   tile.b = take_floats(next, TILE_TOKENS * PADDED_STATES);
   tile.c = take_floats(next, TILE_TOKENS * PADDED_STATES);
+  tile.delta_bias = take_floats(next, CHANNELS);
+  tile.skip = take_floats(next, CHANNELS);
   tile.rate = take_floats(next, CHANNEL_GROUPS * STATES * BLOCK);
   tile.carry = take_floats(next, CHANNEL_GROUPS * STATES * BLOCK);
   tile.dA = take_floats(next, CHANNEL_GROUPS * STATES * BLOCK);
+  tile.sums = reinterpret_cast<TokenSums*>(take_floats(next, TILE_TOKENS * COLUMNS * int(sizeof(TokenSums) / 4)));
   tile.warp_bc = take_floats(next, WARPS * STEP_TOKENS * 2 * PADDED_STATES);
   tile.dD = take_floats(next, CHANNELS);
   tile.ddelta_bias = take_floats(next, CHANNELS);
-  tile.delta_bias = take_floats(next, CHANNELS);
-  tile.skip = take_floats(next, CHANNELS);
   return tile;
 }
 
