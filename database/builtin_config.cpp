@@ -44,7 +44,7 @@ Config scan_config(const Spec& spec, const Workload& work) {
     config.values.set("block", row.block);
     config.values.set("lanes", row.lanes);
     config.values.set("channel_groups", few ? std::max(1, row.channel_groups / 4) : row.channel_groups);
-    config.values.set("tile_tokens", few && d_state <= 32 ? 2 * row.tile_tokens : row.tile_tokens);
+    config.values.set("tile_tokens", few && d_state >= 8 && d_state <= 32 ? 2 * row.tile_tokens : row.tile_tokens);
     config.values.set("step_tokens", row.step_tokens);
     config.values.set("vector", row.vector);
     config.values.set("min_blocks", row.min_blocks);
@@ -68,7 +68,7 @@ Config conv_config(const Spec& spec, const Workload& work) {
   config.values.set("vector", wanted);
   constexpr int kShortestTile = 16;
   int tile = config.values["tile_tokens"];
-  while (tile > kShortestTile && work.tokens * work.dim / (wanted * tile) < kThreadsToFill) tile /= 2;
+  while (tile > kShortestTile && work.tokens * work.dim / (std::int64_t{wanted} * tile) < kThreadsToFill) tile /= 2;
   config.values.set("tile_tokens", tile);
   return config;
 }

@@ -1,0 +1,75 @@
+#include <gtest/gtest.h>
+
+#include "database/builtin_config.hpp"
+#include "generator/operators.hpp"
+
+namespace packjit {
+namespace {
+
+Problem problem(std::int64_t tokens, std::int64_t dim, std::int64_t sequences) {
+  Problem p;
+  p.sizes.batch = 1;
+  p.sizes.seqlen = tokens;
+  p.sizes.dim = dim;
+  p.sizes.groups = 1;
+  p.sizes.d_state = 16;
+  p.sizes.conv_width = 4;
+  p.sizes.n_sequences = sequences;
+  p.items = sequences;
+  return p;
+}
+
+TEST(Plan, OneBlockForEachSequenceAndStretchOfChannels) {
+  const Spec spec(Operator::ssm_pack_fwd);
+  Config config(Operator::ssm_pack_fwd);
+  config.values.set("block", 128);
+  config.values.set("lanes", 4);  // 32 channels a block
+  const Plan p = plan(spec, config, problem(1000, 100, 7));
+  ASSERT_EQ(p.launches.size(), 1u);
+  EXPECT_EQ(p.launches[0].grid_x, 4u);
+  EXPECT_EQ(p.launches[0].grid_y, 7u);
+  EXPECT_EQ(p.launches[0].block, 128u);
+  EXPECT_EQ(p.workspace_bytes, 0);
+}
+
+TEST(Plan, SecondGridDimensionIsFolded) {
+  const Spec spec(Operator::ssm_pack_fwd);
+  const Plan p = plan(spec, builtin_config(spec, "sm_90"), problem(100'000, 8, 100'000));
+  EXPECT_EQ(p.launches[0].grid_y, 65'535u);
+}
+
+TEST(Plan, BackwardWorkspaceIsBoundedInTheNumberOfSequences) {
+  const Spec spec(Operator::ssm_pack_bwd);
+  const Config config = builtin_config(spec, "sm_90");
+  const Plan few = plan(spec, config, problem(65'536, 64, 128));
+  const Plan many = plan(spec, config, problem(65'536, 64, 4096));
+  // Sums of dA over blocks do not grow beyond 128 of them; each sequence more adds at most one checkpoint of 64 * 16
+  // floats.
+  EXPECT_EQ(many.workspace_bytes - few.workspace_bytes, std::int64_t{4096 - 128} * 64 * 16 * 4);
+}
+
+TEST(Plan, BuiltInConfigurationsAreLegalForEverySpec) {
+  for (const Operator op : kOperators) {
+    for (const Dtype dtype : {Dtype::fp32, Dtype::fp16, Dtype::bf16}) {
+      for (int size = 1; size <= (is_scan(op) ? 512 : 16); ++size) {
+        Spec spec(op);
+        spec.values.set("dtype", static_cast<int>(dtype));
+        spec.values.set(is_scan(op) ? "d_state" : "conv_width", size);
+        for (const char* arch : {"sm_75", "sm_90", "sm_120", "host"}) {
+          for (const Workload& work : {Workload{}, Workload{16, 1, 8}}) {
+            EXPECT_NO_THROW(check_pair(spec, builtin_config(spec, arch, work))) << spec.values.text();
+            constexpr std::uint32_t kSmallestLimit = 64 * 1024;  // shared memory of a block on sm_75, bytes
+            Problem p = problem(64, 64, 2);
+            p.sizes.d_state = p.sizes.conv_width = size;
+            for (const KernelLaunch& launch : plan(spec, builtin_config(spec, arch, work), p).launches) {
+              EXPECT_LE(launch.shared_bytes, kSmallestLimit) << spec.values.text();
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace packjit
