@@ -82,7 +82,13 @@ Config builtin_config(const Spec& spec, const std::string& arch, const Workload&
   if (spec.values["layout"] != static_cast<int>(Layout::token_major)) config.values.set("vector", 1);
   // The rows above limit registers to what was measured to pay on sm_90; elsewhere that could spill.
   if (is_scan(spec.op) && arch != "sm_90") config.values.set("min_blocks", 2);
-  if (arch == "sm_75") config.values.set("convert", 0);  // the conversion instruction came with sm_80
+  if (arch == "sm_75") {
+    config.values.set("convert", 0);  // the conversion instruction came with sm_80
+    // 64 KiB of shared memory a block, where all later architectures have 99 or more.
+    if (config.values.has("channel_groups")) {
+      config.values.set("channel_groups", std::min(config.values["channel_groups"], 4));
+    }
+  }
   return config;
 }
 

@@ -58,11 +58,12 @@ TEST(Plan, BuiltInConfigurationsAreLegalForEverySpec) {
         for (const char* arch : {"sm_75", "sm_90", "sm_120", "host"}) {
           for (const Workload& work : {Workload{}, Workload{16, 1, 8}}) {
             EXPECT_NO_THROW(check_pair(spec, builtin_config(spec, arch, work))) << spec.values.text();
-            constexpr std::uint32_t kSmallestLimit = 64 * 1024;  // shared memory of a block on sm_75, bytes
+            // Shared memory of a block, bytes: sm_75, and the least of all later ones (sm_86, sm_89, sm_120).
+            const std::uint32_t most = std::string(arch) == "sm_75" ? 64 * 1024 : 99 * 1024;
             Problem p = problem(64, 64, 2);
             p.sizes.d_state = p.sizes.conv_width = size;
             for (const KernelLaunch& launch : plan(spec, builtin_config(spec, arch, work), p).launches) {
-              EXPECT_LE(launch.shared_bytes, kSmallestLimit) << spec.values.text();
+              EXPECT_LE(launch.shared_bytes, most) << spec.values.text();
             }
           }
         }
