@@ -43,7 +43,8 @@ Config scan_config(const Spec& spec, const Workload& work) {
     const auto& row = row_for<BackwardRow>(kBackward, d_state);
     config.values.set("block", row.block);
     config.values.set("lanes", row.lanes);
-    config.values.set("channel_groups", few ? std::max(1, row.channel_groups / 4) : row.channel_groups);
+    config.values.set("channel_groups",
+                      few && d_state <= 32 ? std::max(1, row.channel_groups / 4) : row.channel_groups);
     config.values.set("tile_tokens", few && d_state >= 8 && d_state <= 32 ? 2 * row.tile_tokens : row.tile_tokens);
     config.values.set("step_tokens", row.step_tokens);
     config.values.set("vector", row.vector);
@@ -81,12 +82,16 @@ Config builtin_config(const Spec& spec, const std::string& arch, const Workload&
   config.values.set("vector", std::min(config.values["vector"], longest));
   if (spec.values["layout"] != static_cast<int>(Layout::token_major)) config.values.set("vector", 1);
   // The rows above limit registers to what was measured to pay on sm_90; elsewhere that could spill.
-  if (is_scan(spec.op) && arch != "sm_90") config.values.set("min_blocks", 2);
-  if (arch == "sm_75") {
+  if (is_scan(spec.op)) {
+    const bool more_code = spec.values["initial_states"] + spec.values["final_states"] + spec.values["groups"] > 0 ||
+                           spec.values["layout"] != static_cast<int>(Layout::token_major);
+    if (arch != "sm_90" || more_code) config.values.set("min_blocks", 2);
+  }
+  if (arch == "sm_75" || arch == kAnyArch) {
     config.values.set("convert", 0);  // the conversion instruction came with sm_80
     // 64 KiB of shared memory a block, where all later architectures have 99 or more.
     if (config.values.has("channel_groups")) {
-      config.values.set("channel_groups", std::min(config.values["channel_groups"], 4));
+      config.values.set("channel_groups", std::max(1, config.values["channel_groups"] / 2));
     }
   }
   return config;

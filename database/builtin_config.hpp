@@ -7,6 +7,9 @@
 
 namespace packjit {
 
+/// Stands for an architecture where source is to compile for all of them.
+inline constexpr const char* kAnyArch = "any";
+
 /// How much there is to do in one call, as far as the host knows. The default is "much".
 struct Workload {
   std::int64_t tokens = std::int64_t{1} << 20;

@@ -109,16 +109,19 @@ SharedBytes shared_bytes(const Spec& spec, const Config& config) {
   const std::int64_t common = 2 * rounded(tile * shape.padded)  // B and C
                               + 2 * rounded(shape.channels);    // delta_bias and D
   if (!is_backward(spec.op)) return {bytes(common + 3 * rounded(tile * shape.channels)), 0};
-  const std::int64_t columns = tile * (shape.channels + shape.channels / config.values["vector"]);
+  const int vector = config.values["vector"];
+  const std::int64_t columns = tile * (shape.channels + (vector >= 4 ? shape.channels / vector : 0));
   const std::int64_t own = config.values["channel_groups"] * shape.states * block;
   const std::int64_t warp_bc = block / kWarp * config.values["step_tokens"] * 2 * shape.padded;
   const std::int64_t sums = spec.values["z"] != 0 ? 3 : 2;
-  const std::int64_t checkpoints = common + rounded(columns * 4)      // inputs
-                                   + 2 * rounded(own);                // rates, states
-  return {bytes(checkpoints + rounded(own) + rounded(columns * sums)  // dA, sums of a token
-                + rounded(warp_bc)                                    // dB and dC of each warp
-                + 2 * rounded(shape.channels)),                       // dD and ddelta_bias
-          bytes(checkpoints)};
+  std::int64_t floats = common;
+  floats += rounded(columns * 4) + 2 * rounded(own);  // inputs, rates, states
+  const std::int64_t checkpoints = floats;
+  floats += 2 * rounded(own);                 // dA and its error
+  floats += rounded(columns * sums);          // sums of a token
+  floats += rounded(warp_bc);                 // dB and dC of each warp
+  floats += 2 * rounded(2 * shape.channels);  // dD and ddelta_bias, each with its error
+  return {bytes(floats), bytes(checkpoints)};
 }
 
 std::int64_t blocks_per_group(const Spec& spec, const Config& config, const Sizes& sizes) {
@@ -150,6 +153,12 @@ void check_ssm_pair(const Spec& spec, const Config& config) {
         "d_state = {} over {} lanes keeps {} states a thread in registers; at most {} fit, so raise lanes{}",
         spec.values["d_state"], config.values["lanes"], held, kMostHeld,
         is_backward(spec.op) ? " or lower step_tokens" : ""));
+  }
+  constexpr int kMostThreads = 2048;  // of a multiprocessor
+  if (config.values["block"] * config.values["min_blocks"] > kMostThreads) {
+    throw std::invalid_argument(
+        fmt::format("min_blocks = {} of block = {} are more than the {} threads of a multiprocessor",
+                    config.values["min_blocks"], config.values["block"], kMostThreads));
   }
   if (config.values["vector"] > shape.channels) {
     throw std::invalid_argument(

@@ -42,6 +42,21 @@ void check_dtype(const Spec& spec, const TensorRule& rule, const TensorView& vie
       rule.always_fp32 ? "parameters, states and their gradients are fp32" : "activations all have one dtype"));
 }
 
+/// Parameters, states and their gradients are read and written as dense arrays.
+void check_dense(const Spec& spec, const TensorRule& rule, const TensorView& view) {
+  if (rule.shape.starts_with("batch seqlen")) return;
+  std::int64_t dense = 1;
+  for (std::size_t i = view.size.size(); i-- > 0;) {
+    if (view.size[i] > 1 && view.stride[i] != dense) {
+      throw std::invalid_argument(fmt::format(
+          "{}: tensor {} has stride {} in dimension {}, expected {}: parameters, states and their gradients "
+          "are dense; copy it first",
+          name_of(spec.op), rule.name, view.stride[i], i, dense));
+    }
+    dense *= view.size[i];
+  }
+}
+
 /// Checks one tensor's shape and learns the sizes that were not known.
 void bind_shape(const Spec& spec, const TensorRule& rule, const TensorView& view, Sizes& sizes) {
   const std::vector<std::string_view> symbols = shape_symbols(rule.shape);
@@ -78,15 +93,39 @@ bool fits_vector(const Spec& spec, const TensorViews& tensors, int vector) {
          divisible(u->second.size[2] / b->second.size[2], vector);
 }
 
-Layout layout_of(const Spec& spec, const TensorViews& tensors) {
-  bool token_major = true, channel_major = true;
+/// Whether the stride that a layout says is 1 is so in all activations. Strides of size-1 dimensions do not count.
+bool keeps_layout(const Spec& spec, const TensorViews& tensors, Layout layout) {
+  if (layout == Layout::strided) return true;
+  const std::size_t dimension = layout == Layout::token_major ? 2 : 1;
   for (const TensorRule& rule : tensor_rules(spec.op)) {
     const auto it = tensors.find(rule.name);
     if (it == tensors.end() || !is_activation(rule) || it->second.size.size() != 3) continue;
-    token_major &= it->second.stride[2] == 1 || it->second.size[2] == 1;
-    channel_major &= it->second.stride[1] == 1 || it->second.size[1] == 1;
+    if (it->second.stride[dimension] != 1 && it->second.size[dimension] != 1) return false;
   }
-  return token_major ? Layout::token_major : channel_major ? Layout::channel_major : Layout::strided;
+  return true;
+}
+
+Layout layout_of(const Spec& spec, const TensorViews& tensors) {
+  for (const Layout layout : {Layout::token_major, Layout::channel_major}) {
+    if (keeps_layout(spec, tensors, layout)) return layout;
+  }
+  return Layout::strided;
+}
+
+/// A Spec or Config that promises more than the tensors keep: they would be read wrongly.
+void check_promises(const Spec& spec, const Config& config, const TensorViews& tensors) {
+  Spec fitting = spec;
+  Config widest = config;
+  specialise(fitting, widest, tensors);
+  const bool layout_holds = keeps_layout(spec, tensors, static_cast<Layout>(spec.values["layout"]));
+  const bool groups_hold = !spec.values.has("groups") || spec.values["groups"] >= fitting.values["groups"];
+  if (layout_holds && groups_hold &&
+      (config.values["vector"] == 1 || fits_vector(spec, tensors, config.values["vector"]))) {
+    return;
+  }
+  throw std::invalid_argument(fmt::format(
+      "{}: the call has {} and vector={}, but the tensors allow {} and vector={}; specialise() finds what fits",
+      name_of(spec.op), spec.values.text(), config.values["vector"], fitting.values.text(), widest.values["vector"]));
 }
 
 }  // namespace
@@ -128,6 +167,7 @@ Sizes bind_sizes(const Spec& spec, const TensorViews& tensors, std::int64_t batc
     }
     bind_shape(spec, rule, it->second, sizes);
     check_dtype(spec, rule, it->second);
+    check_dense(spec, rule, it->second);
   }
   if (is_scan(spec.op) && !divisible(sizes.dim, sizes.groups)) {
     throw std::invalid_argument(fmt::format("{}: dim {} is not a multiple of the {} groups of B and C",
@@ -156,6 +196,7 @@ void run_operator(Device& device, const Spec& spec, const Config& config, const 
     throw std::invalid_argument(fmt::format("{}: there are no tokens: batch {}, seqlen {}", name_of(spec.op),
                                             sequences.batch, sequences.seqlen));
   }
+  check_promises(spec, config, tensors);
   const Plan launches = plan(spec, config, problem);
   for (const KernelLaunch& launch : launches.launches) {
     if (launch.shared_bytes > device.info().shared_bytes_per_block) {

@@ -215,7 +215,9 @@ bool operator==(const SequenceMap& a, const SequenceMap& b) {
 
 SequenceMap build_sequence_map(const Boundaries& boundaries, std::int64_t batch, std::int64_t seqlen) {
   // Kernels index rows, tokens of a row and slots with 32 bits; offsets into tensors have 64.
-  constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max();
+  // Kernels count tokens of a row in 32 bits and may look one tile beyond its end.
+  constexpr std::int64_t kLongestTile = 4096;
+  constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max() - kLongestTile;
   if (batch < 1 || batch > kLargest || seqlen < 1 || seqlen > kLargest) {
     throw std::invalid_argument(
         fmt::format("boundaries of a batch of {} rows of {} tokens; expected 1 to {} rows of 1 to {} tokens", batch,

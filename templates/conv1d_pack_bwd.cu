@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) conv1d_pack_bwd(const ConvAr
   int64 tiles_per_row = (args.seqlen + TILE_TOKENS - 1) / TILE_TOKENS;
   int64 tiles = tiles_per_row * args.batch;
   int64 channel_vectors = (args.dim + VECTOR - 1) / VECTOR;
-  // Neighbouring threads take what lies next to each other in memory.
+  // Neighbouring threads take neighbouring vectors of channels or, where tokens lie side by side, neighbouring tiles.
   int64 fast = int64(blockIdx.x) * BLOCK + threadIdx.x;
 #if LAYOUT == CHANNEL_MAJOR
   if (fast >= tiles) return;
@@ -143,14 +143,14 @@ extern "C" __global__ void __launch_bounds__(128) conv1d_pack_bwd_sum(const Conv
   int64 sums = args.dim * (CONV_WIDTH + 1);
   int64 index = int64(blockIdx.x) * 128 + threadIdx.x;
   if (index >= sums) return;
-  float sum = 0.0f;
-  for (int64 tile = 0; tile < tiles; ++tile) sum += args.partial[tile * sums + index];
+  CompensatedSum sum = {0.0f, 0.0f};
+  for (int64 tile = 0; tile < tiles; ++tile) sum.add(args.partial[tile * sums + index]);
   int64 channel = index / (CONV_WIDTH + 1), column = index % (CONV_WIDTH + 1);
   if (column < CONV_WIDTH) {
-    args.dweight[channel * CONV_WIDTH + column] = sum;
+    args.dweight[channel * CONV_WIDTH + column] = sum.sum;
   } else {
 #if HAS_BIAS
-    args.dbias[channel] = sum;
+    args.dbias[channel] = sum.sum;
 #endif
   }
 }

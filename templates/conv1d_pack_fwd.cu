@@ -19,7 +19,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) conv1d_pack_fwd(const ConvAr
   int64 tiles_per_row = (args.seqlen + TILE_TOKENS - 1) / TILE_TOKENS;
   int64 tiles = tiles_per_row * args.batch;
   int64 channel_vectors = (args.dim + VECTOR - 1) / VECTOR;
-  // Neighbouring threads take what lies next to each other in memory.
+  // Neighbouring threads take neighbouring vectors of channels or, where tokens lie side by side, neighbouring tiles.
   int64 fast = int64(blockIdx.x) * BLOCK + threadIdx.x;
 #if LAYOUT == CHANNEL_MAJOR
   if (fast >= tiles) return;

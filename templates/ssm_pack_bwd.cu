@@ -44,10 +44,11 @@ struct TokenSums {
 #endif
 };
 
-// Which column of the tile a block's channel has: there is a gap after each VECTOR of them, so that threads that stage
-// VECTOR neighbours each write to different banks.
-constexpr int COLUMNS = CHANNELS + CHANNELS / VECTOR;
-__device__ __forceinline__ int column_of(int own) { return own + own / VECTOR; }
+// Which column of the tile a block's channel has: there is a gap after each VECTOR of them where that is many, so that
+// threads that stage VECTOR neighbours each write to different banks.
+constexpr int GAPS = VECTOR >= 4 ? CHANNELS / VECTOR : 0;
+constexpr int COLUMNS = CHANNELS + GAPS;
+__device__ __forceinline__ int column_of(int own) { return GAPS > 0 ? own + own / VECTOR : own; }
 
 struct Tile {
   TokenInputs* inputs;  // (TILE_TOKENS, COLUMNS)
@@ -56,10 +57,11 @@ struct Tile {
   float* c;             // (TILE_TOKENS, PADDED_STATES)
   float* rate;          // (CHANNEL_GROUPS, STATES, BLOCK): A * log2(e)
   float* carry;         // (CHANNEL_GROUPS, STATES, BLOCK): a * g, handed from later tokens to earlier ones
-  float* dA;            // (CHANNEL_GROUPS, STATES, BLOCK)
+  float* dA;            // (CHANNEL_GROUPS, STATES, BLOCK), and what rounding took from it
+  float* dA_error;
   float* warp_bc;       // (WARPS, STEP_TOKENS, 2 * PADDED_STATES): dB and dC over one warp's channels
-  float* dD;            // (CHANNELS)
-  float* ddelta_bias;   // (CHANNELS)
+  CompensatedSum* dD;           // (CHANNELS)
+  CompensatedSum* ddelta_bias;  // (CHANNELS)
   float* delta_bias;    // (CHANNELS)
   float* skip;          // (CHANNELS): D
 };
@@ -75,10 +77,11 @@ __device__ __forceinline__ Tile shared_tile() {
   tile.rate = take_floats(next, CHANNEL_GROUPS * STATES * BLOCK);
   tile.carry = take_floats(next, CHANNEL_GROUPS * STATES * BLOCK);
   tile.dA = take_floats(next, CHANNEL_GROUPS * STATES * BLOCK);
+  tile.dA_error = take_floats(next, CHANNEL_GROUPS * STATES * BLOCK);
   tile.sums = reinterpret_cast<TokenSums*>(take_floats(next, TILE_TOKENS * COLUMNS * int(sizeof(TokenSums) / 4)));
   tile.warp_bc = take_floats(next, WARPS * STEP_TOKENS * 2 * PADDED_STATES);
-  tile.dD = take_floats(next, CHANNELS);
-  tile.ddelta_bias = take_floats(next, CHANNELS);
+  tile.dD = reinterpret_cast<CompensatedSum*>(take_floats(next, 2 * CHANNELS));
+  tile.ddelta_bias = reinterpret_cast<CompensatedSum*>(take_floats(next, 2 * CHANNELS));
   return tile;
 }
 
@@ -299,8 +302,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd(con
   Tile tile = shared_tile();
   ChannelRange range = block_channels(args, CHANNELS);
   int lane = threadIdx.x % LANES;
-  for (int k = threadIdx.x; k < CHANNELS; k += BLOCK) tile.dD[k] = tile.ddelta_bias[k] = 0.0f;
-  for (int k = 0; k < CHANNEL_GROUPS * STATES; ++k) tile.dA[k * BLOCK + threadIdx.x] = 0.0f;
+  for (int k = threadIdx.x; k < CHANNELS; k += BLOCK) tile.dD[k] = tile.ddelta_bias[k] = {0.0f, 0.0f};
+  for (int k = 0; k < CHANNEL_GROUPS * STATES; ++k) {
+    tile.dA[k * BLOCK + threadIdx.x] = tile.dA_error[k * BLOCK + threadIdx.x] = 0.0f;
+  }
   stage_rates(args, range, tile);
   stage_parameters(args, range, CHANNELS, tile.delta_bias, tile.skip);
 
@@ -396,7 +401,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd(con
 #pragma unroll
           for (int s = 0; s < STATES; ++s) {
             carry[s] = tile.carry[own_place(turn, s)];
-            dA[s] = tile.dA[own_place(turn, s)];
+            dA[s] = 0.0f;
           }
 #pragma unroll
           for (int j = STEP_TOKENS - 1; j >= 0; --j) {
@@ -421,7 +426,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd(con
 #pragma unroll
           for (int s = 0; s < STATES; ++s) {
             tile.carry[own_place(turn, s)] = carry[s];
-            tile.dA[own_place(turn, s)] = dA[s];
+            CompensatedSum sum = {tile.dA[own_place(turn, s)], tile.dA_error[own_place(turn, s)]};
+            sum.add(dA[s]);
+            tile.dA[own_place(turn, s)] = sum.sum;
+            tile.dA_error[own_place(turn, s)] = sum.error;
           }
           ChannelSum<STEP_TOKENS> sum_b(g_b, lane), sum_a(g_a_h, lane);
 #pragma unroll
@@ -441,10 +449,13 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd(con
       int tokens = item.length - base < TILE_TOKENS ? item.length - base : TILE_TOKENS;
       for (int k = threadIdx.x; k < CHANNELS; k += BLOCK) {
         if (range.begin + k >= range.end) continue;
+        CompensatedSum ddelta_bias = tile.ddelta_bias[k], dD = tile.dD[k];
         for (int t = 0; t < tokens; ++t) {
-          tile.ddelta_bias[k] += tile.sums[t * COLUMNS + column_of(k)].g_b;
-          tile.dD[k] += tile.sums[t * COLUMNS + column_of(k)].g_a_h;
+          ddelta_bias.add(tile.sums[t * COLUMNS + column_of(k)].g_b);
+          dD.add(tile.sums[t * COLUMNS + column_of(k)].g_a_h);
         }
+        tile.ddelta_bias[k] = ddelta_bias;
+        tile.dD[k] = dD;
       }
     }
 #if HAS_INITIAL_STATES
@@ -478,8 +489,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd(con
   for (int k = threadIdx.x; k < CHANNELS; k += BLOCK) {
     int64 channel = range.begin + k;
     if (channel >= range.end) continue;
-    partial[channel * (D_STATE + 2) + D_STATE] = tile.dD[k];
-    partial[channel * (D_STATE + 2) + D_STATE + 1] = tile.ddelta_bias[k];
+    partial[channel * (D_STATE + 2) + D_STATE] = tile.dD[k].sum;
+    partial[channel * (D_STATE + 2) + D_STATE + 1] = tile.ddelta_bias[k].sum;
   }
 }
 
@@ -492,14 +503,14 @@ extern "C" __global__ void __launch_bounds__(SUM_BLOCK) ssm_pack_bwd_sum_bc(cons
   int64 column = index % (2 * D_STATE);
   int64 group = index / (2 * D_STATE) % args.groups;
   int64 place = index / (2 * D_STATE) / args.groups;
-  float sum = 0.0f;
+  CompensatedSum sum = {0.0f, 0.0f};
   if (args.run_index[place] >= 0) {
-    for (int64 block = 0; block < args.blocks_per_group; ++block) sum += args.partial_bc[block * sums + index];
+    for (int64 block = 0; block < args.blocks_per_group; ++block) sum.add(args.partial_bc[block * sums + index]);
   }
   const View4& view = column < D_STATE ? args.dB : args.dC;
   int64 row = place / args.seqlen, token = place % args.seqlen;
   static_cast<Element*>(view.data)[row * view.batch + token * view.token + group * view.group +
-                                   column % D_STATE * view.state] = from_float(sum);
+                                   column % D_STATE * view.state] = from_float(sum.sum);
 }
 
 // dA, dD and ddelta_bias: the item blocks' partial sums, first block first.
@@ -507,18 +518,18 @@ extern "C" __global__ void __launch_bounds__(SUM_BLOCK) ssm_pack_bwd_sum_channel
   int64 sums = args.dim * (D_STATE + 2);
   int64 index = int64(blockIdx.x) * SUM_BLOCK + threadIdx.x;
   if (index >= sums) return;
-  float sum = 0.0f;
-  for (int64 block = 0; block < args.item_blocks; ++block) sum += args.partial_channels[block * sums + index];
+  CompensatedSum sum = {0.0f, 0.0f};
+  for (int64 block = 0; block < args.item_blocks; ++block) sum.add(args.partial_channels[block * sums + index]);
   int64 channel = index / (D_STATE + 2), column = index % (D_STATE + 2);
   if (column < D_STATE) {
-    args.dA[channel * D_STATE + column] = sum;
+    args.dA[channel * D_STATE + column] = sum.sum;
   } else if (column == D_STATE) {
 #if HAS_D
-    args.dD[channel] = sum;
+    args.dD[channel] = sum.sum;
 #endif
   } else {
 #if HAS_DELTA_BIAS
-    args.ddelta_bias[channel] = sum;
+    args.ddelta_bias[channel] = sum.sum;
 #endif
   }
 }

@@ -8,7 +8,7 @@
 // tile. Tokens and channels that do not exist are staged so that they change nothing: dt = 0 gives exp(dt * A) = 1, and
 // dt * u = 0 adds nothing.
 constexpr int STATES = (D_STATE + LANES - 1) / LANES;
-constexpr int PADDED_STATES = STATES * LANES;  // the last lane's unused states have A = B = C = 0
+constexpr int PADDED_STATES = STATES * LANES;  // states beyond D_STATE have A = B = C = 0
 
 struct alignas(16) Float4 {
   float x, y, z, w;
@@ -80,13 +80,18 @@ __device__ __forceinline__ ChannelRange block_channels(const SsmArguments& args,
   return {group, begin, begin + channels < group_end ? begin + channels : group_end};
 }
 
+constexpr float MOST_FLOAT = 3.402823466e38f;  // the largest finite value
+
 // A * log2(e), so that exp(dt * A) is one exponential of base 2.
 __device__ __forceinline__ void load_decay_rates(const SsmArguments& args, int64 channel, bool exists, int lane,
                                                  float (&rate)[STATES]) {
 #pragma unroll
   for (int s = 0; s < STATES; ++s) {
     int n = lane * STATES + s;
-    rate[s] = exists && n < D_STATE ? args.A[channel * D_STATE + n] * LOG2_E : 0.0f;
+    float r = exists && n < D_STATE ? args.A[channel * D_STATE + n] * LOG2_E : 0.0f;
+    // Finite, so that dt = 0 gives exp(0) whatever A is; a NaN stays.
+    r = r < -MOST_FLOAT ? -MOST_FLOAT : r;
+    rate[s] = r > MOST_FLOAT ? MOST_FLOAT : r;
   }
 }
 
@@ -94,13 +99,12 @@ __device__ __forceinline__ void load_decay_rates(const SsmArguments& args, int64
 __device__ __forceinline__ void stage_parameters(const SsmArguments& args, const ChannelRange& range, int channels,
                                                  float* delta_bias, float* skip) {
   for (int k = threadIdx.x; k < channels; k += BLOCK) {
-    bool exists = range.begin + k < range.end;
     delta_bias[k] = skip[k] = 0.0f;
 #if HAS_DELTA_BIAS
-    if (exists) delta_bias[k] = args.delta_bias[range.begin + k];
+    if (range.begin + k < range.end) delta_bias[k] = args.delta_bias[range.begin + k];
 #endif
 #if HAS_D
-    if (exists) skip[k] = args.D[range.begin + k];
+    if (range.begin + k < range.end) skip[k] = args.D[range.begin + k];
 #endif
   }
 }
