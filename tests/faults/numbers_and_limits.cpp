@@ -55,6 +55,38 @@ TEST_P(KnownFaults, K14_loose_tolerances) {
   EXPECT_FALSE(passes("du", 31 * 4, 1.01));
 }
 
+/// Many addends of one sign: a running fp32 sum of 0.1 is 4e-5 off after 4,096 of them, the bound is 1e-5.
+TEST_P(KnownFaults, K14_long_sums_of_similar_terms) {
+  constexpr std::int64_t kTokens = 4096;
+  const auto constant = [](std::vector<std::int64_t> shape, double value) {
+    const auto count = static_cast<std::size_t>(count_of(shape));
+    return HostTensor::from_double(ElementType::fp32, std::move(shape), std::vector<double>(count, value));
+  };
+  Boundaries boundaries;
+  boundaries.form = Boundaries::Form::rows;
+  const SequenceMap map = build_sequence_map(boundaries, 1, kTokens);
+  // With C = 0 only D reaches the output: dD = sum of dout * u = 4096 * 0.1.
+  HostTensors scan;
+  for (const char* name : {"u", "delta", "dout"}) scan[name] = constant({1, kTokens, 1}, name[1] == 'o' ? 1.0 : 0.1);
+  for (const char* name : {"B", "C"}) scan[name] = constant({1, kTokens, 1, 1}, 0.0);
+  scan["A"] = constant({1, 1}, -1.0);
+  scan["D"] = constant({1}, 1.0);
+  const HostTensors sums =
+      run_on_host_tensors(device(), HostCall{Spec(Operator::ssm_pack_bwd), {}, {}, {}, {}}, scan, map);
+  EXPECT_NEAR(sums.at("dD").to_double()[0], 409.6, 409.6 * 1e-6);
+  // One tap of weight 0 and no activation: dbias = sum of dout, dweight = sum of dout * x.
+  HostTensors conv;
+  conv["x"] = constant({1, kTokens, 1}, 0.1);
+  conv["dout"] = constant({1, kTokens, 1}, 0.1);
+  conv["weight"] = constant({1, 1}, 0.0);
+  conv["bias"] = constant({1}, 0.0);
+  HostCall call{Spec(Operator::conv1d_pack_bwd), {}, {}, {}, {}};
+  call.spec.values.set_text("activation", "none");
+  const HostTensors totals = run_on_host_tensors(device(), call, conv, map);
+  EXPECT_NEAR(totals.at("dbias").to_double()[0], 409.6, 409.6 * 1e-5);
+  EXPECT_NEAR(totals.at("dweight").to_double()[0], 40.96, 40.96 * 1e-5);
+}
+
 /// Token stride 2^30: the third token lies 2^31 elements on, where 32-bit products have wrapped.
 TEST_P(KnownFaults, K15_32_bit_offsets) {
   constexpr std::int64_t kPitch = std::int64_t{1} << 30;
