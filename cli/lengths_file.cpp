@@ -8,9 +8,11 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <system_error>
@@ -86,16 +88,35 @@ std::optional<std::int64_t> integer(const json& value) {
   return std::nullopt;
 }
 
+/// Takes note of the first key that the outermost object has twice: the parser itself would keep the last value.
+class DuplicateKeys {
+ public:
+  bool operator()(int depth, json::parse_event_t event, const json& value) {
+    if (event == json::parse_event_t::key && depth == 1) {
+      const auto& key = value.get_ref<const std::string&>();
+      if (!keys_.insert(key).second && !found_) found_ = key;
+    }
+    return true;
+  }
+  [[nodiscard]] const std::optional<std::string>& found() const { return found_; }
+
+ private:
+  std::set<std::string> keys_;
+  std::optional<std::string> found_;
+};
+
 Document document_of_json(std::string_view line, const Place& place) {
   json object;
+  DuplicateKeys duplicates;
   try {
-    object = json::parse(line);
+    object = json::parse(line, std::ref(duplicates));
   } catch (const json::parse_error& error) {
     place.fail("a JSON object with \"length\"", fmt::format("{}, no JSON from byte {} on", shown(line), error.byte));
   } catch (const json::out_of_range&) {
     place.fail("a JSON object with \"length\"", fmt::format("{} with a number that is too large", shown(line)));
   }
   if (!object.is_object()) place.fail("a JSON object with \"length\"", shown(line));
+  if (duplicates.found()) place.fail("every key once", fmt::format("{} twice", shown(*duplicates.found())));
   const auto length = object.find("length");
   if (length == object.end()) place.fail("a JSON object with \"length\"", fmt::format("{} without it", shown(line)));
   Document document;

@@ -86,7 +86,7 @@ std::string text_of(const PackPlan& plan, const PackStatistics& statistics) {
            fmt::format("in {} calls of at most {}", grouped(statistics.calls), grouped(plan.options.rows_per_call)));
   text += line("padding", grouped(statistics.padding()), "tokens, at the ends of rows");
   text += line("padding avoided", grouped(statistics.avoided_to_pack_length()),
-               fmt::format("tokens against padding each document to rows of {} ({} real)",
+               fmt::format("tokens against one document or piece a row of {} ({} real)",
                            grouped(plan.options.pack_length), padded_fill(statistics.padded_to_pack_length)));
   text += line("", grouped(statistics.avoided_to_longest()),
                fmt::format("tokens against padding each document to the longest ({} real)",

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <map>
+#include <optional>
 #include <queue>
 #include <set>
 #include <utility>
@@ -9,31 +11,33 @@
 #include "packing/cutting.hpp"
 #include "packing/packing.hpp"
 #include "packing/random.hpp"
+#include "packing/room_by_row.hpp"
 
 namespace packjit {
 namespace {
 
-/// How many open rows are looked at for a piece that continues another. Bounds the time for documents of very many
-/// pieces, none of which fits into the open rows of lower stage.
+/// How many open rows are looked at for the one that a piece fills best, before the first that takes it will do.
 constexpr int kRowsLookedAt = 256;
 
-/// Every row has a stage, and a piece lies in a row of higher stage than the piece before it. So rows never wait for
-/// each other in a circle, whatever documents they share.
+/// A piece lies in a row opened later than the row of the piece before it. So rows never wait for each other in a
+/// circle, whatever documents they share.
 struct OpenRow {
   Row row;
   std::int64_t free = 0;
-  std::int64_t stage = 0;
   std::int64_t number = 0;  ///< of opening
 };
 
-/// A piece to be placed, and the lowest stage it may have.
+/// A piece to be placed.
 struct Candidate {
   Piece piece;
-  std::int64_t stage = 0;
+  std::int64_t left = 0;   ///< tokens of the document from this piece on
+  std::int64_t after = 0;  ///< the row of the piece before it
 };
-struct Shorter {
+/// By what is left of the document, not by the piece: a document of many pieces needs as many rows, one after the
+/// other, so it has to begin early for the others to fill those rows.
+struct LessLeft {
   bool operator()(const Candidate& a, const Candidate& b) const {
-    if (a.piece.length != b.piece.length) return a.piece.length < b.piece.length;
+    if (a.left != b.left) return a.left < b.left;
     return a.piece.document > b.piece.document;
   }
 };
@@ -117,44 +121,93 @@ class LocalGreedy {
 
  private:
   void pack_window(std::size_t first, std::size_t last) {
-    std::priority_queue<Candidate, std::vector<Candidate>, Shorter> longest_first;
+    std::vector<Candidate> candidates = std::move(set_aside_);
+    set_aside_.clear();
     for (std::size_t i = first; i < last; ++i) {
-      longest_first.push({piece_at(documents_[i], static_cast<std::int64_t>(i), 0, options_.cut), 0});
+      candidates.push_back(
+          {piece_at(documents_[i], static_cast<std::int64_t>(i), 0, options_.cut), documents_[i].length, 0});
     }
+    const bool is_last = last == documents_.size();
+    rows_worth_opening_ = is_last ? std::numeric_limits<std::int64_t>::max() : opened_ + rows_filled_by(candidates);
+    index_open_rows();
+    std::priority_queue<Candidate, std::vector<Candidate>, LessLeft> longest_first({}, std::move(candidates));
     while (!longest_first.empty()) {
       const Candidate candidate = longest_first.top();
       longest_first.pop();
       const Piece& piece = candidate.piece;
-      const std::int64_t stage = put(candidate);
-      if (piece.more) {
+      const std::optional<std::int64_t> row = put(candidate);
+      if (!row) {
+        set_aside_.push_back(candidate);
+      } else if (piece.more) {
         const Document& document = documents_[static_cast<std::size_t>(piece.document)];
-        longest_first.push({piece_at(document, piece.document, piece.offset + piece.length, options_.cut), stage + 1});
+        longest_first.push({piece_at(document, piece.document, piece.offset + piece.length, options_.cut),
+                            candidate.left - piece.length, *row});
       }
     }
   }
 
-  /// Returns the stage of the row that took the piece.
-  std::int64_t put(const Candidate& candidate) {
-    OpenRow row = take_best_row(candidate);
-    row.row.pieces.push_back(candidate.piece);
-    row.free -= candidate.piece.length;
-    const std::int64_t stage = row.stage;
-    if (row.free == 0) {
-      sealed_.push_back(std::move(row.row));
-    } else {
-      open_.insert(std::move(row));
+  /// How many rows these documents fill to the end, with at most one piece of a document in a row.
+  [[nodiscard]] std::int64_t rows_filled_by(const std::vector<Candidate>& candidates) const {
+    const auto tokens_in = [&](std::int64_t rows) {
+      std::int64_t tokens = 0;
+      for (const Candidate& candidate : candidates) tokens += std::min(candidate.left, rows * options_.cut);
+      return tokens;
+    };
+    std::int64_t filled = 0;
+    std::int64_t too_many = tokens_in(kMaximumLength) / options_.pack_length + 1;
+    while (too_many - filled > 1) {
+      const std::int64_t middle = filled + (too_many - filled) / 2;
+      (tokens_in(middle) / options_.pack_length >= middle ? filled : too_many) = middle;
     }
-    return stage;
+    return filled;
   }
 
-  OpenRow take_best_row(const Candidate& candidate) {
-    OpenRow least_room;
-    least_room.free = candidate.piece.length;
-    auto row = open_.lower_bound(least_room);
-    for (int looked_at = 0; row != open_.end() && looked_at < kRowsLookedAt; ++row, ++looked_at) {
-      if (row->stage >= candidate.stage) return std::move(open_.extract(row).value());
+  void index_open_rows() {
+    std::int64_t first = opened_ + 1;
+    for (const OpenRow& row : open_) first = std::min(first, row.number);
+    room_ = RoomByRow(first);
+    for (const OpenRow& row : open_) room_.set(row.number, row.free);
+  }
+
+  /// Returns the row that took the piece; nothing where the piece has to wait for the next window.
+  std::optional<std::int64_t> put(const Candidate& candidate) {
+    std::optional<OpenRow> row = take_row(candidate);
+    if (!row) {
+      // The rest of a long document alone would leave rows nearly empty that the next window's documents can fill.
+      if (candidate.piece.continues && opened_ >= rows_worth_opening_ &&
+          static_cast<std::int64_t>(set_aside_.size()) < options_.window) {
+        return std::nullopt;
+      }
+      row = OpenRow{{}, options_.pack_length, ++opened_};
     }
-    return {{}, options_.pack_length, candidate.stage, ++opened_};
+    row->row.pieces.push_back(candidate.piece);
+    row->free -= candidate.piece.length;
+    const std::int64_t number = row->number;
+    room_.set(number, row->free);
+    if (row->free == 0) {
+      sealed_.push_back(std::move(row->row));
+    } else {
+      open_.insert(std::move(*row));
+    }
+    return number;
+  }
+
+  std::optional<OpenRow> take_row(const Candidate& candidate) {
+    const Piece& piece = candidate.piece;
+    OpenRow wanted;
+    wanted.free = piece.length;
+    // A piece that others follow takes the first row, not the fullest: those others need later ones.
+    if (!piece.more) {
+      auto row = open_.lower_bound(wanted);
+      for (int looked_at = 0; row != open_.end() && looked_at < kRowsLookedAt; ++row, ++looked_at) {
+        if (row->number > candidate.after) return std::move(open_.extract(row).value());
+      }
+    }
+    const std::optional<std::int64_t> number = room_.first_after(candidate.after, piece.length);
+    if (!number) return std::nullopt;
+    wanted.free = room_.room(*number);
+    wanted.number = *number;
+    return std::move(open_.extract(wanted).value());
   }
 
   /// Keeps the rows with the most room open and hands the others on. A row is kept once only: where no short documents
@@ -209,8 +262,11 @@ class LocalGreedy {
   const PackOptions& options_;
   SplitMix64 random_;
   std::set<OpenRow, LessRoom> open_;
-  std::vector<Row> sealed_;  ///< in this window, or held back
-  std::int64_t opened_ = 0;  ///< rows so far
+  RoomByRow room_;                       ///< of open_, by number
+  std::vector<Candidate> set_aside_;     ///< for the next window
+  std::int64_t rows_worth_opening_ = 0;  ///< number of the last one
+  std::vector<Row> sealed_;              ///< in this window, or held back
+  std::int64_t opened_ = 0;              ///< rows so far
   std::int64_t opened_before_window_ = 0;
   CallScheduler scheduler_;
 };

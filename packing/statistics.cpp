@@ -58,10 +58,8 @@ PackStatistics statistics_of(const PackPlan& plan, std::span<const Document> doc
       }
     }
   }
-  for (const Document& document : documents) {
-    statistics.longest = std::max(statistics.longest, document.length);
-    statistics.padded_to_pack_length += (document.length + pack_length - 1) / pack_length * pack_length;
-  }
+  for (const Document& document : documents) statistics.longest = std::max(statistics.longest, document.length);
+  statistics.padded_to_pack_length = statistics.pieces * pack_length;
   statistics.padded_to_longest = statistics.longest * statistics.documents;
   statistics.padded_tokens = statistics.rows * pack_length;
   if (statistics.padded_tokens > 0) {

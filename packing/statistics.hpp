@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -14,7 +15,7 @@ struct PackStatistics {
   std::int64_t tokens = 0;         ///< real ones
   std::int64_t padded_tokens = 0;  ///< rows * pack length
   double fill_rate = 0;            ///< tokens / padded_tokens
-  /// Each document alone in rows of the pack length: as many as it needs, none of it dropped.
+  /// Each piece of the plan alone in a row of the pack length: documents cut at the same places, none of it dropped.
   std::int64_t padded_to_pack_length = 0;
   /// Each document alone in one row as long as the longest document.
   std::int64_t padded_to_longest = 0;
@@ -26,9 +27,12 @@ struct PackStatistics {
   std::int64_t largest_handover_distance = 0;
 
   [[nodiscard]] std::int64_t padding() const { return padded_tokens - tokens; }
-  /// Padding tokens that the plan saves against the two ways above; negative where it needs more.
+  /// Padding tokens that the plan saves against the two ways above. Rows as long as the longest document can need fewer
+  /// tokens than the plan (few documents, one of them just longer than a row): then nothing is avoided, 0.
   [[nodiscard]] std::int64_t avoided_to_pack_length() const { return padded_to_pack_length - padded_tokens; }
-  [[nodiscard]] std::int64_t avoided_to_longest() const { return padded_to_longest - padded_tokens; }
+  [[nodiscard]] std::int64_t avoided_to_longest() const {
+    return std::max<std::int64_t>(padded_to_longest - padded_tokens, 0);
+  }
 };
 
 /// `documents` are those that the plan was made of; throws std::invalid_argument where their number differs.

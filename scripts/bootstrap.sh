@@ -6,7 +6,14 @@
 # nvidia-cuda-nvrtc. Where none is found, the wheels are installed into build/nvrtc (PACKJIT_NVRTC_DIR).
 # PACKJIT_IGNORE_CUDA=1 passes over toolkit and wheel, to try that last way.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+# Paths that the caller gave hold from the caller's folder.
+for name in PACKJIT_NVRTC PACKJIT_NVRTC_DIR; do
+  case ${!name:-} in
+    "" | /*) ;;
+    *) export "$name=$PWD/${!name}" ;;
+  esac
+done
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 
 say() { echo "bootstrap: $*"; }
 die() {
@@ -45,6 +52,7 @@ done
 install_packages() {
   [ "$(id -u)" = 0 ] || die "not root; install these packages, then run this again: $*"
   command -v apt-get >/dev/null || die "no apt-get here; docs/building.md says what each of these is for: $*"
+  exec 8>/run/lock/packjit-bootstrap.lock && flock 8  # another tree may be at it
   say "installing with apt-get: $*"
   export DEBIAN_FRONTEND=noninteractive
   { apt-get update -qq && apt-get install -y -qq --no-install-recommends "$@" >/dev/null; } ||
@@ -106,28 +114,41 @@ find_header() {
   return 1
 }
 
-wheels=()
-if [ -n "${PACKJIT_NVRTC:-}" ]; then
-  [ -r "$PACKJIT_NVRTC" ] || die "PACKJIT_NVRTC names '$PACKJIT_NVRTC', which cannot be read; set it to the path of libnvrtc.so or unset it"
-  nvrtc=$PACKJIT_NVRTC
-else
-  nvrtc=$(find_nvrtc) || wheels+=("nvidia-cuda-nvrtc>=13.0,<13.1")
-fi
-# The wheel of NVRTC has nvrtc.h, that of the CUDA runtime has cuda.h.
-find_header nvrtc.h || wheels=("nvidia-cuda-nvrtc>=13.0,<13.1")
-find_header cuda.h || wheels+=("nvidia-cuda-runtime>=13.0,<13.1")
+# Sets nvrtc to the library, wheels to what has to be installed.
+look_around() {
+  wheels=()
+  if [ -n "${PACKJIT_NVRTC:-}" ]; then
+    [ -r "$PACKJIT_NVRTC" ] || die "PACKJIT_NVRTC names '$PACKJIT_NVRTC', which cannot be read; set it to the path of libnvrtc.so or unset it"
+    nvrtc=$PACKJIT_NVRTC
+  else
+    nvrtc=$(find_nvrtc) || wheels+=("nvidia-cuda-nvrtc>=13.0,<13.1")
+  fi
+  # The wheel of NVRTC has nvrtc.h, that of the CUDA runtime has cuda.h.
+  find_header nvrtc.h || wheels=("nvidia-cuda-nvrtc>=13.0,<13.1")
+  find_header cuda.h || wheels+=("nvidia-cuda-runtime>=13.0,<13.1")
+}
 
+look_around
+if [ ${#wheels[@]} -gt 0 ]; then
+  { mkdir -p "$wheel_dir" && [ -w "$wheel_dir" ]; } ||
+    die "cannot write to '$wheel_dir'; set PACKJIT_NVRTC_DIR to a folder that can be written"
+  # One at a time; what another run has installed meanwhile is found.
+  exec 9>"$wheel_dir/.lock"
+  flock 9
+  look_around
+fi
 if [ ${#wheels[@]} -gt 0 ]; then
   python3 -m pip --version >/dev/null 2>&1 || install_packages python3-pip
   say "installing with pip into $wheel_dir: ${wheels[*]}"
-  mkdir -p "$wheel_dir"
   # Into a folder of its own first: an interrupted installation leaves nothing that looks complete.
   scratch=$(mktemp -d "$wheel_dir/.install-XXXXXX")
   trap 'rm -rf "$scratch"' EXIT
   python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --no-compile \
     --only-binary=:all: --target "$scratch" "${wheels[@]}" ||
     die "pip could not install ${wheels[*]} (its reason stands above); docs/building.md says how to bring NVRTC otherwise"
-  cp -rlf "$scratch"/. "$wheel_dir"/
+  # Some file systems have no hard links. The first try may have made some, hence --remove-destination.
+  cp -rlf "$scratch"/. "$wheel_dir"/ 2>/dev/null || cp -r --remove-destination "$scratch"/. "$wheel_dir"/ ||
+    die "could not copy the wheels into $wheel_dir (the reason stands above)"
   nvrtc=${nvrtc:-$(find_nvrtc)} || die "the wheels were installed, but $wheel_dir/nvidia/*/lib has no libnvrtc.so"
 fi
 

@@ -8,7 +8,14 @@
 # Exit status: 2 bad usage, 3 the machine lacks something, 4 a check failed, 1 anything else. What each step printed
 # stays in build/demo.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# Paths that the caller gave hold from the caller's folder.
+for name in PACKJIT_NVRTC PACKJIT_NVRTC_DIR; do
+  case ${!name:-} in
+    "" | /*) ;;
+    *) export "$name=$PWD/${!name}" ;;
+  esac
+done
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 
 usage="usage: scripts/demo.sh [--fresh]"
 fresh=
@@ -29,7 +36,6 @@ lengths=bench/data/mixed_lengths.txt
 pack_length=4096
 results=build/demo
 packjit=build/release/cli/packjit
-mkdir -p "$results"
 
 step() { printf '\n== %s\n' "$*"; }
 die() {
@@ -38,6 +44,8 @@ die() {
   echo "demo.sh: $*" >&2
   exit "$status"
 }
+{ mkdir -p "$results" && [ -w "$results" ]; } ||
+  die 3 "cannot write to $PWD/$results; the demo builds inside the tree: copy it to a folder that can be written"
 
 # --- set-up and build ------------------------------------------------------------------------------------------------
 step "1. Set-up: what building and running needs"

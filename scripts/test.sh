@@ -8,14 +8,26 @@
 # A second run on an unchanged tree repeats every test, but not clang-tidy and the sanitizer subset: their last clean
 # run on the same contents counts, and the output says so.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+# Paths that the caller gave hold from the caller's folder.
+for name in PACKJIT_NVRTC PACKJIT_NVRTC_DIR; do
+  case ${!name:-} in
+    "" | /*) ;;
+    *) export "$name=$PWD/${!name}" ;;
+  esac
+done
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 
+usage="usage: scripts/test.sh [--quick]"
 quick=
-case "${1:-}" in
-  "") ;;
-  --quick) quick=1 ;;
+case "$#:${1:-}" in
+  0:) ;;
+  1:--quick) quick=1 ;;
+  1:--help | 1:-h)
+    echo "$usage"
+    exit 0
+    ;;
   *)
-    echo "test.sh: unknown argument '$1'; usage: scripts/test.sh [--quick]" >&2
+    echo "test.sh: unexpected arguments: $*; $usage" >&2
     exit 2
     ;;
 esac
@@ -23,7 +35,10 @@ esac
 step() { printf '\n== %s (%d s so far)\n' "$*" "$SECONDS"; }
 jobs=$(nproc)
 logs=build/logs
-mkdir -p "$logs"
+{ mkdir -p "$logs" && [ -w "$logs" ]; } || {
+  echo "test.sh: cannot write to $PWD/$logs; tests are built inside the tree: copy it to a folder that can be written" >&2
+  exit 3
+}
 # Runs a command with its output in a log, which is shown only where it fails.
 logged() {
   local log=$logs/$1.log
@@ -34,15 +49,31 @@ logged() {
     exit 1
   fi
 }
-# The files git knows or would add, in a tree without git all files: a digest of their names and contents.
+# The files git knows or would add, in a tree without git all files.
+tree_files() {
+  if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
+    git ls-files -z --cached --others --exclude-standard
+  else
+    find . -name build -prune -o \( -type f -o -type l \) -print0
+  fi
+}
+# A digest of their names and contents; of a link its target, of a nested repository its commit and changes.
 tree_digest() {
+  local name files=()
   {
-    if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
-      git ls-files -z --cached --others --exclude-standard
-    else
-      find . -name build -prune -o -type f -print0
-    fi
-  } | LC_ALL=C sort -z | xargs -0 sha256sum 2>/dev/null | sha256sum | cut -d' ' -f1
+    while IFS= read -r -d '' name; do
+      if [ -L "$name" ]; then
+        printf 'link %q %q\n' "$name" "$(readlink "$name")"
+      elif [ -f "$name" ]; then
+        files+=("$name")
+      elif [ -d "$name" ]; then
+        printf 'repository %q %s\n' "$name" "$(git -C "$name" rev-parse HEAD && git -C "$name" diff HEAD | sha256sum)"
+      else
+        printf 'deleted %q\n' "$name"
+      fi
+    done < <(tree_files | LC_ALL=C sort -zu)
+    [ ${#files[@]} = 0 ] || printf '%s\0' "${files[@]}" | xargs -0 sha256sum --
+  } | sha256sum | cut -d' ' -f1
 }
 
 step "set-up"
@@ -55,7 +86,7 @@ logged build cmake --build --preset release -j "$jobs"
 
 step "clang-format"
 # Templates are left out: their text is printed for the reader of the generated source, whose branches it decides.
-mapfile -d '' -t sources < <(find packing oracle generator database runtime checking cli tests \
+mapfile -d '' -t sources < <(find packing oracle generator database runtime checking cli tests examples \
   \( -name '*.cpp' -o -name '*.hpp' \) -print0)
 if ! clang-format --dry-run -Werror "${sources[@]}" 2>"$logs/format.log"; then
   grep 'error:' "$logs/format.log" | cut -d: -f1 | sort -u
@@ -82,7 +113,11 @@ ctest --preset release -j "$jobs" --no-tests=error "${selection[@]}" 2>&1 | tee 
   grep -vE '^ +Start +[0-9]+:|   Passed  '
 
 if [ -z "$quick" ]; then
-  stamp=build/sanitized-$(tree_digest)
+  digest=$(tree_digest) || {
+    echo "test.sh: could not read every file of the tree (the reason stands above)" >&2
+    exit 1
+  }
+  stamp=build/sanitized-$digest
   for preset in asan tsan; do
     step "sanitizer subset: $preset"
     if [ -e "$stamp.$preset" ]; then

@@ -70,12 +70,12 @@ for entry in json.loads((build / "compile_commands.json").read_text()):
 bad = 0
 with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
     for number, (entry, status, out, err) in enumerate(pool.map(check, todo), 1):
-        name = os.path.relpath(entry["file"], root)
-        print(f"clang-tidy [{number}/{len(todo)}] {name}", flush=True)
         if status == 0:
             entry["stamp"].touch()
         else:
             bad += 1
-            print(out or err, flush=True)
+            print(f"clang-tidy: {os.path.relpath(entry['file'], root)}\n{out or err}", flush=True)
+        if number % 10 == 0 and number < len(todo):
+            print(f"clang-tidy: {number} of {len(todo)} files checked, {bad} with findings so far", flush=True)
 print(f"clang-tidy: {len(todo) + unchanged - bad} files clean ({unchanged} unchanged since they were found clean), {bad} not")
 sys.exit(1 if bad else 0)

@@ -92,6 +92,14 @@ TEST(LengthsFile, BadJsonNamesLineExpectedAndFound) {
   EXPECT_EQ(refusal(good + "{\"length\":5,\"breaks\":[null]}"), kAt2 + breaks + "'null' after 0");
 }
 
+TEST(LengthsFile, AKeyThatComesTwiceIsRefused) {
+  const std::string good = "{\"length\":5}\n";
+  EXPECT_EQ(refusal(good + "{\"length\":5,\"length\":6}"), kAt2 + "every key once, found 'length' twice");
+  EXPECT_EQ(refusal(good + "{\"length\":5,\"len\\u0067th\":5}"), kAt2 + "every key once, found 'length' twice");
+  EXPECT_EQ(refusal(good + "{\"a\":1,\"length\":5,\"a\":1}"), kAt2 + "every key once, found 'a' twice");
+  EXPECT_EQ(lengths("{\"length\":5,\"a\":{\"length\":6},\"b\":[{\"length\":7},{\"length\":8}]}"), (Lengths{5}));
+}
+
 TEST(LengthsFile, DeepNestingIsAMessageToo) {
   const std::string deep(1000000, '[');
   EXPECT_EQ(refusal("{\"length\":" + deep + std::string(1000000, ']') + "}"),

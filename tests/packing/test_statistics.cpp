@@ -29,6 +29,32 @@ TEST(Statistics, OfASmallPlan) {
   EXPECT_DOUBLE_EQ(found.mean_handover_distance, 1);
 }
 
+// 12 tokens cut at 4 and 8 are 3 pieces (the last 4 tokens need no cut); in whole rows of 10 they would be 2.
+TEST(Statistics, PaddingIsComparedWithThePiecesOfThePlan) {
+  const std::vector<Document> documents{{12, {4, 8, 11}}};
+  PackOptions options;
+  options.pack_length = 10;
+  options.cut = 4;
+  for (const PackMethod& method : pack_methods()) {
+    const PackStatistics found = statistics_of(method.plan(documents, options), documents);
+    EXPECT_EQ(found.pieces, 3) << method.name;
+    EXPECT_EQ(found.padded_tokens, 30) << method.name;
+    EXPECT_EQ(found.padded_to_pack_length, 30) << method.name;
+    EXPECT_EQ(found.avoided_to_pack_length(), 0) << method.name;
+  }
+}
+
+TEST(Statistics, ADocumentJustLongerThanARowAvoidsNothingAgainstTheLongest) {
+  const std::vector<Document> documents{{12, {}}};
+  PackOptions options;
+  options.pack_length = 10;
+  const PackStatistics found = statistics_of(plan_local_greedy(documents, options), documents);
+  EXPECT_EQ(found.padded_tokens, 20);
+  EXPECT_EQ(found.padded_to_longest, 12);
+  EXPECT_EQ(found.avoided_to_longest(), 0);
+  EXPECT_EQ(found.avoided_to_pack_length(), 0);
+}
+
 TEST(Statistics, DriftCountsPlacesThatDocumentsMoved) {
   const std::vector<Document> documents{{8, {}}, {8, {}}, {8, {}}};
   PackPlan plan;
