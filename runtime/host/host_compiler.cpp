@@ -166,7 +166,7 @@ PrivateDirectory::~PrivateDirectory() {
 
 EnvironmentError cannot_compile_generated(const HostCompileError& error) {
   return EnvironmentError(
-      fmt::format("{}the source is packjit's own, so the compiler is probably too old or incomplete; {}", error.what(),
+      fmt::format("{}The source is packjit's own, so the compiler is probably too old or incomplete; {}", error.what(),
                   kCompilerAdvice));
 }
 
@@ -206,8 +206,8 @@ std::string compile_host_source(const std::string& compiler, const std::string& 
   // an option.
   if (log.find(std::string(kSourceName) + ":") == std::string::npos) {
     throw EnvironmentError(
-        fmt::format("the host compiler {} does not work: it ended with status {} and {}; {}", compiler, result.status,
-                    log.empty() ? "said nothing" : "said\n" + first_lines(log, kLogLinesShown), kCompilerAdvice));
+        fmt::format("the host compiler {} does not work: it ended with status {} and {}{}", compiler, result.status,
+                    log.empty() ? "said nothing; " : "said\n" + first_lines(log, kLogLinesShown), kCompilerAdvice));
   }
   std::vector<std::string> lines = named_lines(text, log);
   std::string message =

@@ -193,6 +193,13 @@ TEST(Compile, RefusesBadArchitecturesAndOutputs) {
   expect_error("compile conv1d_pack_fwd --arch sm_90", 3, "/no/libnvrtc.so", "PACKJIT_NVRTC=/no/libnvrtc.so");
 }
 
+TEST(Compile, RefusesABlockThatNoMultiprocessorHolds) {
+  for (const char* command : {"compile", "inspect"}) {
+    expect_error(std::string(command) + " ssm_pack_bwd --arch sm_75 --set block=1024", 2,
+                 " cannot be launched on sm_75: a block needs ");
+  }
+}
+
 TEST(Inspect, ShowsResourcesConfigAndWhy) {
   const Outcome outcome = packjit("inspect conv1d_pack_fwd --arch sm_90 --set block=64");
   EXPECT_EQ(outcome.status, 0);
