@@ -2,9 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <stdexcept>
+#include <string>
+#include <vector>
 
 namespace packjit::checking {
 
@@ -137,14 +141,30 @@ void read_field(Case& c, const std::string& name, const json& value) {
   }
 }
 
+/// The parser's callback: of a key that is given twice it would silently keep the last value.
+struct RefuseRepeats {
+  std::vector<std::set<std::string>> open = {};  ///< keys of the objects around the place, outermost first
+  bool operator()(int, json::parse_event_t event, const json& value) {
+    if (event == json::parse_event_t::object_start) open.emplace_back();
+    if (event == json::parse_event_t::object_end) open.pop_back();
+    if (event == json::parse_event_t::key && !open.back().insert(value.get<std::string>()).second) {
+      throw std::invalid_argument(fmt::format("reading a case: field {} is given twice", value.dump()));
+    }
+    return true;
+  }
+};
+
 }  // namespace
 
 Case parse_case(std::string_view text) {
   json document;
   try {
-    document = json::parse(text);
+    document = json::parse(text, RefuseRepeats{});
   } catch (const json::exception& error) {
-    throw std::invalid_argument(fmt::format("reading a case: not JSON: {}", error.what()));
+    // "[json.exception.parse_error.101] parse error at line 1, column 2: ...": the reason without the library's label
+    std::string_view reason = error.what();
+    if (const std::size_t label = reason.find("] "); label != std::string_view::npos) reason.remove_prefix(label + 2);
+    throw std::invalid_argument(fmt::format("reading a case: not JSON: {}", reason));
   }
   if (!document.is_object())
     throw std::invalid_argument("reading a case: expected a JSON object with \"op\" and \"rows\"");

@@ -15,6 +15,7 @@
 #include "cli/source_file.hpp"
 #include "cli/spec_options.hpp"
 #include "cli/terminal.hpp"
+#include "runtime/edited_source.hpp"
 #include "runtime/errors.hpp"
 
 namespace packjit {
@@ -42,6 +43,10 @@ std::vector<std::string> wanted_archs(const CompileOptions& options, const Nvrtc
     if (arch.empty()) {
       throw std::invalid_argument(
           fmt::format("--arch '{}': expected architectures like sm_90, separated by commas, or all", options.archs));
+    }
+    if (arch == "all") {
+      throw std::invalid_argument(
+          fmt::format("--arch '{}': 'all' stands alone; it holds every architecture", options.archs));
     }
     if (std::find(archs.begin(), archs.end(), arch) == archs.end()) archs.push_back(arch);
     if (comma == std::string_view::npos) return archs;
@@ -125,9 +130,17 @@ std::string spilling_kernels(const std::vector<OperatorReport>& reports) {
 }
 
 void run_compile(const CompileOptions& options) {
-  const Spec spec = options.spec.spec();
+  Spec spec = options.spec.spec();
   std::optional<std::string> edited;
-  if (!options.source.empty()) edited = read_source_file(options.source);
+  std::optional<Config> edited_config;
+  if (!options.source.empty()) {
+    edited = read_source_file(options.source);
+    const SourceOrigin origin = origin_of(*edited, spec, options.spec.config(spec, "sm_90"), Target::cuda);
+    options.spec.require_agreement(origin.spec, origin.config);
+    require_target(*edited, origin, Target::cuda);
+    spec = origin.spec;
+    edited_config = origin.config;
+  }
   const auto nvrtc = Nvrtc::shared();
   const std::vector<std::string> archs = wanted_archs(options, *nvrtc);
   const ImageWriter writer(options.output, archs.size());
@@ -136,7 +149,8 @@ void run_compile(const CompileOptions& options) {
   Progress progress("compiling", static_cast<std::int64_t>(archs.size()));
   for (const std::string& arch : archs) {
     progress.set_label("compiling for " + arch);
-    reports.push_back(report_operator(*nvrtc, spec, options.spec.config(spec, arch), arch, edited));
+    const Config config = edited_config ? *edited_config : options.spec.config(spec, arch);
+    reports.push_back(report_operator(*nvrtc, spec, config, arch, edited));
     progress.advance();
   }
   nlohmann::ordered_json images = nlohmann::ordered_json::array();
@@ -175,8 +189,11 @@ void register_compile(CLI::App& app) {
   command
       ->add_option("--arch", options->archs,
                    "sm_90, several separated by commas, or all that NVRTC lists (default: the GPU's, or sm_90)")
-      ->type_name("ARCH");
-  command->add_option("--source", options->source, "compiles this file instead of the generated source")
+      ->type_name("ARCH")
+      ->check(not_empty("an architecture such as sm_90"));
+  command
+      ->add_option("--source", options->source,
+                   "compiles this file, printed by packjit generate and edited; its key gives SPEC and Config")
       ->type_name("FILE");
   command
       ->add_option("-o,--output", options->output,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 
 #include "cli/commands.hpp"
@@ -11,6 +12,7 @@
 #include "cli/kernel_report.hpp"
 #include "cli/spec_options.hpp"
 #include "cli/terminal.hpp"
+#include "generator/generate.hpp"
 #include "runtime/cuda_device.hpp"
 #include "runtime/errors.hpp"
 
@@ -110,8 +112,26 @@ std::string summary(const InspectOptions& options, const Spec& spec, const Opera
   return text;
 }
 
+/// Without NVRTC: source is printed here, not compiled.
+void print_source(const InspectOptions& options, const Spec& spec) {
+  std::string arch = options.arch;
+  if (arch.empty()) {
+    const DriverSurvey survey = survey_driver();
+    arch = survey.gpus.empty() ? "sm_90" : survey.gpus.front().arch;
+  }
+  print_result(generate(spec, options.spec.config(spec, arch)).text);
+}
+
 void run_inspect(const InspectOptions& options) {
   const Spec spec = options.spec.spec();
+  if (!options.arch.empty()) require_arch(options.arch);
+  if (!options.json && options.source + options.ptx + options.sass > 1) {
+    throw std::invalid_argument("inspect: --source, --ptx and --sass each print one text; give one, or add --json");
+  }
+  if (options.source && !options.json) {
+    print_source(options, spec);
+    return;
+  }
   const std::optional<std::string> disassembler = options.sass ? find_disassembler() : std::nullopt;
   if (options.sass && !disassembler) throw EnvironmentError(std::string(kNoDisassembler));
   const auto nvrtc = Nvrtc::shared();
@@ -131,10 +151,9 @@ void run_inspect(const InspectOptions& options) {
     print_result(json.dump(2) + "\n");
     return;
   }
-  if (options.source) print_result(report.source);
   if (options.ptx) print_result(report.compiled.ptx);
   if (options.sass) print_result(sass);
-  if (!options.source && !options.ptx && !options.sass) print_result(summary(options, spec, report));
+  if (!options.ptx && !options.sass) print_result(summary(options, spec, report));
 }
 
 }  // namespace
@@ -145,7 +164,8 @@ void register_inspect(CLI::App& app) {
   options->spec.add_operator_and_spec(*command);
   options->spec.add_config(*command);
   command->add_option("--arch", options->arch, "architecture to compile for (default: the GPU's, or sm_90)")
-      ->type_name("ARCH");
+      ->type_name("ARCH")
+      ->check(not_empty("an architecture such as sm_90"));
   command->add_flag("--source", options->source, "prints the generated source instead of the summary");
   command->add_flag("--ptx", options->ptx, "prints the PTX instead of the summary");
   command->add_flag("--sass", options->sass, "prints the SASS instead of the summary; needs nvdisasm or cuobjdump");

@@ -1,5 +1,7 @@
 #include "cli/kernel_report.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <stdexcept>
 #include <utility>
@@ -61,6 +63,12 @@ OperatorReport report_operator(const Nvrtc& nvrtc, const Spec& spec, const Confi
     if (launch != nullptr) {
       kernel.block = launch->block;
       kernel.dynamic_shared = launch->shared_bytes;
+      if (limits && kernel.shared_bytes() > limits->shared_per_block) {
+        throw std::invalid_argument(fmt::format(
+            "{} with config {} cannot be launched on {}: a block needs {} bytes of shared memory, has {}; choose a "
+            "smaller tile_tokens or block with --set",
+            info.name, config.values.text(), arch, kernel.shared_bytes(), limits->shared_per_block));
+      }
       if (limits) {
         kernel.occupancy = occupancy(*limits, info.registers, kernel.shared_bytes(), static_cast<int>(launch->block));
       }
@@ -119,6 +127,21 @@ nlohmann::ordered_json json_of(const OperatorReport& report) {
           {"ptx_bytes", report.compiled.ptx.size()},
           {"seconds", report.compiled.seconds},
           {"options", report.compiled.options}};
+}
+
+void require_arch(const std::string& arch) {
+  constexpr int kOldest = 75;
+  if (arch == "all" || arch.find(',') != std::string::npos) {
+    throw std::invalid_argument(
+        fmt::format("--arch '{}': expected one architecture, such as sm_90; packjit compile takes several", arch));
+  }
+  if (arch_number(arch) >= kOldest) return;
+  std::string known;
+  for (int number = kOldest; number < 200; ++number) {
+    const std::string name = fmt::format("sm_{}", number);
+    if (arch_limits(name)) known += (known.empty() ? "" : ", ") + name;
+  }
+  throw std::invalid_argument(fmt::format("--arch '{}': expected one of {}, or a newer one", arch, known));
 }
 
 std::string default_arch(const Nvrtc& nvrtc) {

@@ -35,11 +35,16 @@ struct OperatorReport {
 };
 
 /// Generates (or takes `edited`), compiles and reads the image. Source that does not compile throws: std::logic_error
-/// for generated source, std::invalid_argument for an edited one. Needs NVRTC, no GPU.
+/// for generated source, std::invalid_argument for an edited one and
+/// for a block that needs more shared memory than the architecture has. Needs NVRTC, no GPU.
 [[nodiscard]] OperatorReport report_operator(const Nvrtc& nvrtc, const Spec& spec, const Config& config,
                                              const std::string& arch, const std::optional<std::string>& edited = {});
 
 [[nodiscard]] nlohmann::ordered_json json_of(const OperatorReport& report);
+
+/// Throws std::invalid_argument unless `arch` is one architecture that this program's kernels can be made for, as far
+/// as that is known without NVRTC: "sm_75" or newer.
+void require_arch(const std::string& arch);
 
 /// The architecture of the GPU as far as NVRTC knows it; sm_90 without a GPU.
 [[nodiscard]] std::string default_arch(const Nvrtc& nvrtc);

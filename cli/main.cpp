@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -9,10 +10,13 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "cli/commands.hpp"
 #include "cli/terminal.hpp"
 #include "runtime/errors.hpp"
+#include "runtime/temporary_paths.hpp"
 
 namespace packjit {
 namespace {
@@ -48,12 +52,25 @@ int report(ExitStatus status, const std::string& message) {
   return status;
 }
 
+/// The parser would complain about the options of a command that does not exist, or print the general help for it.
+void require_command(const CLI::App& app, std::string_view word) {
+  if (word.starts_with('-')) return;
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (command->get_name() == word) return;
+    names.push_back(command->get_name());
+  }
+  throw std::invalid_argument(
+      fmt::format("there is no command '{}'; the commands are {}", word, fmt::join(names, ", ")));
+}
+
 int run(int argc, char** argv) {
   CLI::App app("Packed variable-length training for Mamba: generates, compiles, runs and checks its CUDA kernels.",
                "packjit");
   app.set_version_flag("--version", "packjit " PACKJIT_VERSION);
   app.require_subcommand(1);
   register_commands(app);
+  if (argc > 1) require_command(app, argv[1]);
   try {
     app.parse(argc, argv);  // runs the subcommand's callback
   } catch (const CLI::Success& request) {
@@ -79,7 +96,9 @@ int guarded_run(int argc, char** argv) {
   } catch (const CheckFailed& error) {
     return report(check_failed, error.what());
   } catch (const std::bad_alloc&) {
-    return report(internal_error, "out of memory");
+    return report(
+        internal_error,
+        "out of memory; run it on a smaller input, where there is more memory, or with a higher limit (ulimit -v)");
   } catch (const std::exception& error) {
     return report(internal_error, error.what());
   }
@@ -90,5 +109,6 @@ int guarded_run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   packjit::occupy_closed_streams();
+  packjit::remove_temporaries_on_signals();
   return packjit::guarded_run(argc, argv);
 }

@@ -25,6 +25,19 @@ std::filesystem::path behind_links(std::filesystem::path path) {
   return path;
 }
 
+/// 0 where files can be made in the folder, else the system's reason. Leaves nothing behind.
+int why_unwritable(const std::filesystem::path& folder) {
+  const std::filesystem::path inside = (folder.empty() ? "." : folder) / "";  // the slash: only a folder will do
+  if (access(inside.c_str(), W_OK | X_OK) != 0) return errno;
+  // A file without a name meets quotas and full disks too; not every file system has such files.
+  const int descriptor = open(inside.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+  if (descriptor >= 0) {
+    close(descriptor);
+    return 0;
+  }
+  return errno == ENOSPC || errno == EDQUOT || errno == EROFS || errno == EACCES ? errno : 0;
+}
+
 }  // namespace
 
 OutputFile::OutputFile(const std::filesystem::path& path) : shown_(path), target_(path) {
@@ -39,6 +52,11 @@ OutputFile::OutputFile(const std::filesystem::path& path) : shown_(path), target
   target_ = behind_links(path);
   // Renaming needs only a writable folder; a file that its owner has write-protected is not replaced for that.
   if (exists && access(target_.c_str(), W_OK) != 0) fail("write", errno);
+  if (exists) permissions_ = static_cast<int>(existing.st_mode & 07777U);
+  if (const int error = why_unwritable(target_.parent_path()); error != 0) fail("create", error);
+}
+
+void OutputFile::open_private() {
   constexpr int kMostTries = 100;
   for (int i = 0; i < kMostTries; ++i) {
     temporary_ = target_.parent_path() / fmt::format(".packjit-{}-{}.tmp", getpid(), i);
@@ -50,13 +68,17 @@ OutputFile::OutputFile(const std::filesystem::path& path) : shown_(path), target
     temporary_.clear();
     fail("create", error);
   }
-  if (exists && fchmod(descriptor_, existing.st_mode & 07777U) != 0) fail("set the permissions of", errno);
+  kept_ = TemporaryPath(temporary_.string());
+  if (permissions_ >= 0 && fchmod(descriptor_, static_cast<mode_t>(permissions_)) != 0) {
+    fail("set the permissions of", errno);
+  }
 }
 
 OutputFile::~OutputFile() { discard(); }
 
 void OutputFile::write(std::span<const std::byte> data) {
-  if (descriptor_ < 0) throw std::logic_error("OutputFile: written to after commit or a failure");
+  if (finished_) throw std::logic_error("OutputFile: written to after commit or a failure");
+  if (descriptor_ < 0) open_private();
   while (!data.empty()) {
     const ssize_t written = ::write(descriptor_, data.data(), data.size());
     if (written < 0 && errno == EINTR) continue;
@@ -68,14 +90,17 @@ void OutputFile::write(std::span<const std::byte> data) {
 void OutputFile::write(std::string_view text) { write(std::as_bytes(std::span(text))); }
 
 void OutputFile::commit() {
-  if (descriptor_ < 0) throw std::logic_error("OutputFile: committed twice or after a failure");
+  if (finished_) throw std::logic_error("OutputFile: committed twice or after a failure");
+  if (descriptor_ < 0) open_private();
   if (!temporary_.empty() && fsync(descriptor_) != 0) fail("sync", errno);
   const int closed = close(descriptor_);
   descriptor_ = -1;
+  finished_ = true;
   if (closed != 0) fail("close", errno);
   if (temporary_.empty()) return;
   if (rename(temporary_.c_str(), target_.c_str()) != 0) fail("replace", errno);
   temporary_.clear();
+  kept_ = TemporaryPath();
 }
 
 void OutputFile::fail(const char* attempt, int error) {
@@ -89,6 +114,8 @@ void OutputFile::discard() noexcept {
   descriptor_ = -1;
   if (!temporary_.empty()) unlink(temporary_.c_str());
   temporary_.clear();
+  kept_ = TemporaryPath();
+  finished_ = true;
 }
 
 void write_output_file(const std::filesystem::path& path, std::string_view text) {

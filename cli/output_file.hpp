@@ -5,18 +5,20 @@
 #include <span>
 #include <string_view>
 
+#include "runtime/temporary_paths.hpp"
+
 namespace packjit {
 
 /// An output file that appears whole or not at all.
 ///
-/// Data go to a private file in the same folder; `commit` syncs it and renames it over `path`. Until then, and after
-/// any failure, a file that was at `path` is as it was, and the private file is removed. A symbolic link is followed,
-/// an existing file's permissions are kept. A path that names something that is not a regular file (a pipe,
-/// /dev/stdout) is written directly. Errors are std::invalid_argument with the path and the system's reason. One thread
-/// at a time.
+/// Data go to a private file in the same folder, which the first write makes; `commit` syncs it and renames it over
+/// `path`. Until then, and after any failure, a file that was at `path` is as it was, and the private file is removed.
+/// A symbolic link is followed, an existing file's permissions are kept. A path that names something that is not a
+/// regular file (a pipe, /dev/stdout) is written directly. Errors are std::invalid_argument with the path and the
+/// system's reason. One thread at a time.
 class OutputFile {
  public:
-  /// Opens the private file, so that an unwritable place is known before the work is done.
+  /// Checks that files can be made there, so that an unwritable place is known before the work is done.
   explicit OutputFile(const std::filesystem::path& path);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
@@ -27,13 +29,17 @@ class OutputFile {
   void commit();
 
  private:
+  void open_private();
   [[noreturn]] void fail(const char* attempt, int error);
   void discard() noexcept;
 
   std::filesystem::path shown_;   ///< as the caller named it, for messages
   std::filesystem::path target_;  ///< behind symbolic links
   std::filesystem::path temporary_;
+  TemporaryPath kept_;  ///< temporary_, for signals
   int descriptor_ = -1;
+  int permissions_ = -1;  ///< of the file that is replaced
+  bool finished_ = false;
 };
 
 /// The whole of a file in one call.

@@ -19,6 +19,7 @@
 #include "cli/source_file.hpp"
 #include "cli/spec_options.hpp"
 #include "cli/terminal.hpp"
+#include "runtime/edited_source.hpp"
 #include "runtime/host/host_compiler.hpp"
 #include "runtime/operator_call.hpp"
 
@@ -127,7 +128,7 @@ std::string text_report(const RunArguments& arguments, const RunInputs& inputs, 
   return text + fmt::format("Written to {}.\n", arguments.out);
 }
 
-/// Source that the user gave and that does not compile is bad input; generated source that does not is a fault of ours.
+/// Source that the user gave and that does not compile is bad input.
 HostTensors run_call(Device& device, const HostCall& call, const RunInputs& inputs) {
   try {
     return run_on_host_tensors(device, call, inputs.tensors, inputs.map);
@@ -151,7 +152,15 @@ void run_run(const RunArguments& arguments) {
   OutputFile file(arguments.out);
 
   const std::unique_ptr<Device> device = open_device(arguments.device);
-  const Config config = arguments.config.config(inputs.spec, device->info().arch);
+  Config config = arguments.config.config(inputs.spec, device->info().arch);
+  if (source) {
+    const Target target = device->info().kind == "host" ? Target::host : Target::cuda;
+    const SourceOrigin origin = origin_of(*source, inputs.spec, config, target);
+    if (origin.spec.op == inputs.spec.op) {  // another operator's is refused with the rest of what does not fit
+      arguments.config.require_agreement(origin.spec, origin.config);
+      config = origin.config;
+    }
+  }
   const HostCall call{inputs.spec, config, layout, inputs.spec.values["final_states"] != 0, source};
   const auto start = std::chrono::steady_clock::now();
   const HostTensors outputs = run_call(*device, call, inputs);
@@ -177,7 +186,7 @@ void register_run(CLI::App& app) {
       ->capture_default_str();
   command->add_option(
       "--source", arguments->source,
-      "hand-edited kernel source instead of the generated one; its --set values must be given here too");
+      "hand-edited source, printed by packjit generate for these tensors, instead of the generated one");
   command->add_flag("--rows", arguments->rows, "every row is one sequence");
   command->add_option("--layout", arguments->layout, "of activations: (batch, seqlen, dim) or (batch, dim, seqlen)")
       ->check(CLI::IsMember({"token-major", "channel-major"}))

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <functional>
 #include <limits>
+#include <new>
 #include <optional>
 #include <stdexcept>
 #include <system_error>
@@ -21,6 +22,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/safetensors_header.hpp"
+#include "runtime/errors.hpp"
 
 namespace packjit {
 namespace {
@@ -64,6 +66,20 @@ struct ByteSource {
   fail(source, fmt::format("tensor {}: {}", quoted_name(entry.name), text));
 }
 
+/// Resizes a container for what is read next. Sizes were held against the file's before, so too large a one is a matter
+/// of this machine's memory and not of the file.
+template <typename Container>
+void make_room(Container& container, std::size_t bytes, const ByteSource& source, const std::string& what) {
+  try {
+    container.resize(bytes);
+  } catch (const std::bad_alloc&) {
+    throw EnvironmentError(fmt::format(
+        "out of memory: reading {} of {} needs {} bytes (the file has {}); run it where there is more memory, or "
+        "raise the limit (ulimit -v)",
+        what, source.name, bytes, source.size));
+  }
+}
+
 std::string read_header(const ByteSource& source) {
   if (source.size < kLengthBytes) {
     fail(source, fmt::format("not a safetensors file: it has {} bytes; expected at least the {} of the header length",
@@ -81,7 +97,8 @@ std::string read_header(const ByteSource& source) {
     fail(source, fmt::format("truncated safetensors file: a header of {} bytes is announced; {} bytes follow", length,
                              source.size - kLengthBytes));
   }
-  std::string text(static_cast<std::size_t>(length), '\0');
+  std::string text;
+  make_room(text, static_cast<std::size_t>(length), source, "the header");
   source.read(kLengthBytes, std::as_writable_bytes(std::span(text)));
   if (text.empty() || text.front() != '{') {
     fail(source, "not a safetensors file: its header does not begin with '{'");
@@ -138,8 +155,10 @@ std::vector<std::int64_t> checked_shape(const ByteSource& source, const Safetens
   const std::uint64_t element = size_of(type);
   if (bytes % element != 0 || bytes / element != count) {
     fail(source, entry,
-         fmt::format("{} elements of {} need {} bytes each; data_offsets [{}, {}] hold {} bytes", count, entry.dtype,
-                     element, entry.begin, entry.end, bytes));
+         fmt::format("shape ({}) of {} is {} elements of {} bytes{}; data_offsets [{}, {}] hold {} bytes",
+                     fmt::join(entry.shape, ", "), entry.dtype, count, element,
+                     count <= kLargest / element ? fmt::format(", {} bytes", count * element) : "", entry.begin,
+                     entry.end, bytes));
   }
   return shape;
 }
@@ -158,7 +177,8 @@ SafetensorsFile read_from(const ByteSource& source) {
       continue;
     }
     HostTensor tensor{*type, checked_shape(source, entry, *type), {}};
-    tensor.bytes.resize(static_cast<std::size_t>(entry.end - entry.begin));
+    make_room(tensor.bytes, static_cast<std::size_t>(entry.end - entry.begin), source,
+              fmt::format("tensor {}", quoted_name(entry.name)));
     source.read(data_start + entry.begin, tensor.bytes);
     file.tensors.emplace(std::move(entry.name), std::move(tensor));
   }

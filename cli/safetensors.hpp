@@ -24,7 +24,8 @@ inline constexpr std::size_t kMaxSafetensorsHeaderBytes = 100'000'000;
 
 /// Reads a file. Throws std::invalid_argument, naming the file, the tensor, what was expected and what was found, for a
 /// file that cannot be read and for any bytes that are not sound: lengths that do not fit, offsets that overlap, leave
-/// gaps or do not match dtype and shape, names given twice, text that is not UTF-8.
+/// gaps or do not match dtype and shape, names given twice, text that is not UTF-8,
+/// bytes other than spaces behind the header's JSON. EnvironmentError where memory for a tensor is missing.
 [[nodiscard]] SafetensorsFile read_safetensors(const std::filesystem::path& path);
 
 /// The same for bytes in memory; `file_name` is for messages.

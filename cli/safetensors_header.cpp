@@ -220,8 +220,19 @@ class HeaderReader {
 }  // namespace
 
 std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view text, std::string_view file_name) {
+  const auto fail = [&](const std::string& found) {
+    throw std::invalid_argument(fmt::format("{}: safetensors header: {}", file_name, found));
+  };
+  // To the parser a NUL is the end of the text, whatever follows.
+  if (const std::size_t at = text.find('\0'); at != std::string_view::npos) {
+    fail(fmt::format("a NUL byte at byte {} of it; expected JSON, then nothing but spaces", at));
+  }
   HeaderReader reader(file_name);
   Json::sax_parse(text, &reader);
+  if (const std::size_t at = text.find_last_not_of(' '); at != std::string_view::npos && text[at] != '}') {
+    fail(fmt::format("{} at byte {} of it; expected nothing but spaces behind the closing brace",
+                     quoted_name(text.substr(at, 1)), at));
+  }
   return reader.take();
 }
 

@@ -44,6 +44,12 @@ Setting split_setting(std::string_view text) {
 
 }  // namespace
 
+CLI::Validator not_empty(const std::string& expected) {
+  return CLI::Validator(
+      [expected](std::string& text) { return text.empty() ? fmt::format("'' was given; expected {}", expected) : ""; },
+      "");
+}
+
 std::string flag_name(std::string_view field) {
   std::string name = "--" + std::string(field);
   std::replace(name.begin(), name.end(), '_', '-');
@@ -109,6 +115,40 @@ Config SpecOptions::config(const Spec& spec, const std::string& arch) const {
   }
   check_pair(spec, config);
   return config;
+}
+
+void SpecOptions::require_agreement(const Spec& spec, const Config& config) const {
+  const auto differ = [&](const std::string& option, const std::string& found) {
+    throw std::invalid_argument(
+        fmt::format("{} contradicts the key of the file given by --source, which was made with {}; leave the option "
+                    "out, or print the source again with it: packjit generate {} {} ...",
+                    option, found, name_of(spec.op), option));
+  };
+  if (!op_.empty() && op() != spec.op) {
+    throw std::invalid_argument(
+        fmt::format("--source: the file is a kernel of {}; needed: {}, as packjit generate {} prints it",
+                    name_of(spec.op), op_, op_));
+  }
+  if (!flags_.empty()) {
+    const Spec given = this->spec();
+    for (const Flag& flag : flags_) {
+      if (flag.option->count() == 0 || given.values[flag.field] == spec.values[flag.field]) continue;
+      differ(fmt::format("{} {}", flag_name(flag.field), flag.value),
+             fmt::format("{}={}", flag.field, spec.values.text(flag.field)));
+    }
+  }
+  for (const std::string& text : settings_) {
+    const Setting setting = split_setting(text);
+    Config given = config;
+    try {
+      given.values.set_text(setting.key, setting.value);
+    } catch (const std::invalid_argument& error) {
+      throw std::invalid_argument(fmt::format("--set {}: {}", text, error.what()));
+    }
+    if (given != config) {
+      differ("--set " + text, fmt::format("{}={}", setting.key, config.values.text(setting.key)));
+    }
+  }
 }
 
 bool SpecOptions::sets(std::string_view field) const {

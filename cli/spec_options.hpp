@@ -25,6 +25,9 @@ class SpecOptions {
   [[nodiscard]] Spec spec() const;
   /// The built-in Config for the architecture ("sm_90", "host") with what --set changes, checked against the Spec.
   [[nodiscard]] Config config(const Spec& spec, const std::string& arch) const;
+  /// Throws std::invalid_argument where OP, a flag or a --set that was given says something else than the key of a
+  /// source file, whose Spec and Config these are.
+  void require_agreement(const Spec& spec, const Config& config) const;
   /// Whether --set gave the field.
   [[nodiscard]] bool sets(std::string_view field) const;
 
@@ -38,6 +41,9 @@ class SpecOptions {
   std::deque<Flag> flags_;  // a deque, because the parser keeps addresses of the values
   std::vector<std::string> settings_;
 };
+
+/// For option->check(): refuses '' where leaving the option out is what would have been meant.
+[[nodiscard]] CLI::Validator not_empty(const std::string& expected);
 
 /// "--d-state" for the field "d_state".
 [[nodiscard]] std::string flag_name(std::string_view field);

@@ -97,7 +97,12 @@ std::vector<PlannedCase> lengths_matrix(const VerifyOptions& options) {
 
 std::vector<PlannedCase> planned(const VerifyOptions& options, const Device& device) {
   if (!options.case_file.empty()) {
-    return {{checking::parse_case(read_case_file(options.case_file)), checking::all_checks()}};
+    const std::string text = read_case_file(options.case_file);
+    try {
+      return {{checking::parse_case(text), checking::all_checks()}};
+    } catch (const std::invalid_argument& error) {
+      throw std::invalid_argument(fmt::format("{}: {}", options.case_file, error.what()));
+    }
   }
   if (!options.lengths_file.empty()) return lengths_matrix(options);
   const checking::Coverage coverage = options.quick                  ? checking::Coverage::quick
@@ -173,18 +178,26 @@ void register_verify(CLI::App& app) {
       "verify", "Checks every operator on a device against the fp64 oracle, padded runs, isolation and more");
   const auto options = std::make_shared<VerifyOptions>();
   command->add_option("--device", options->device, "auto, cuda or host")->capture_default_str();
-  command->add_option("--case", options->case_file, "check this one case (docs/case_format.md)");
-  command->add_option("--lengths", options->lengths_file, "check rows packed from these document lengths");
-  command->add_option("--pack-length", options->pack_length, "with --lengths: tokens of a row")
+  CLI::Option* one_case =
+      command->add_option("--case", options->case_file, "check this one case (docs/case_format.md)");
+  CLI::Option* lengths =
+      command->add_option("--lengths", options->lengths_file, "check rows packed from these document lengths");
+  // A case says all of this itself, and the built-in cases have sizes of their own.
+  const auto of_lengths = [=](CLI::Option* option) {
+    option->needs(lengths);
+    option->excludes(one_case);
+    return option;
+  };
+  of_lengths(command->add_option("--pack-length", options->pack_length, "with --lengths: tokens of a row"))
       ->capture_default_str()
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20));
-  command->add_option("--rows", options->rows, "with --lengths: rows to check")
+  of_lengths(command->add_option("--rows", options->rows, "with --lengths: rows to check"))
       ->capture_default_str()
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1024}));
-  command->add_option("--dim", options->dim, "with --lengths: channels")
+  of_lengths(command->add_option("--dim", options->dim, "with --lengths: channels"))
       ->capture_default_str()
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{16384}));
-  command->add_flag("--quick", options->quick, "each operator and dtype once");
+  command->add_flag("--quick", options->quick, "each operator and dtype once")->excludes(one_case)->excludes(lengths);
   command->add_flag("--json", options->json, "print JSON");
   command->callback([options] { verify(*options); });
 }

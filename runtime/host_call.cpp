@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/edited_source.hpp"
 #include "runtime/operator_call.hpp"
 
 namespace packjit {
@@ -77,7 +78,11 @@ class Call {
     for (const auto& [name, placed] : placed_) views.emplace(name, placed.view);
     const Workload work{map_.batch * map_.seqlen, map_.n_sequences, sizes.dim};
     Config config = call_.config ? *call_.config : builtin_config(spec_, device_.info().arch, work);
-    specialise(spec_, config, views);
+    if (call_.source) {
+      config = edited_config(config, views);
+    } else {
+      specialise(spec_, config, views);
+    }
     const MappedSequences sequences(device_, map_);
     Buffer workspace = poisoned_workspace(config, views, sequences);
     std::shared_ptr<const Module> edited;
@@ -89,6 +94,24 @@ class Call {
   }
 
  private:
+  /// The Config that the hand-edited source was made with, once it is known that the source serves this call: launches
+  /// follow the Config, so any other one would be silently wrong. Completes the Spec as specialise() does.
+  Config edited_config(Config wanted, const TensorViews& views) {
+    const Target target = device_.info().kind == "host" ? Target::host : Target::cuda;
+    const std::string& text = *call_.source;
+    specialise(spec_, wanted, views);
+    SourceOrigin origin = origin_of(text, spec_, wanted, target);
+    int vector = wanted.values["vector"];
+    if (origin.spec.op == spec_.op) {
+      Config widest = origin.config;
+      specialise(spec_, widest, views);
+      vector = widest.values["vector"];
+    }
+    require_fitting(origin, spec_, vector, target);
+    require_target(text, origin, target);
+    return std::move(origin.config);
+  }
+
   [[nodiscard]] bool transposed(const TensorRule& rule) const {
     return rule.shape == "batch seqlen dim" && call_.layout == Layout::channel_major;
   }

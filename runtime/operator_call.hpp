@@ -40,8 +40,9 @@ struct HostCall {
   /// Of the activations. channel_major: `inputs` and outputs are (batch, dim, seqlen). strided: they are (batch,
   /// seqlen, dim), and the device copies have gaps between elements and begin at an odd address.
   Layout layout = Layout::token_major;
-  bool final_states = false;          ///< forward: also return final_states
-  std::optional<std::string> source;  ///< hand-edited kernel source
+  bool final_states = false;  ///< forward: also return final_states
+  /// Hand-edited kernel source. Its "// Key:" line gives the Config, in place of `config`, and must be of this Spec.
+  std::optional<std::string> source;
 };
 /// Spec fields are switched on by the tensors that are present (z, D, bias, delta_bias, initial_states, dfinal_states);
 /// softplus and activation are taken from call.spec. Copies in, runs on poisoned outputs, checks guard zones, copies

@@ -20,7 +20,11 @@ namespace packjit::host {
 namespace {
 
 constexpr std::string_view kSourceName = "kernel.cpp";
+constexpr std::string_view kObjectName = "kernel.so";
 constexpr std::size_t kLogLinesShown = 30;
+constexpr std::string_view kCompilerAdvice =
+    "install one with its assembler and linker (package g++), or set PACKJIT_HOST_COMPILER to the path of g++ (12 or "
+    "newer) or clang++ (15 or newer)";
 
 bool is_program(const std::string& path) {
   std::error_code error;
@@ -115,7 +119,7 @@ std::string find_host_compiler() {
     if (path.empty()) {
       throw EnvironmentError(fmt::format(
           "host execution needs a C++20 compiler; PACKJIT_HOST_COMPILER is \"{}\", which is not an executable "
-          "program; set it to the path of g++ (11 or newer) or clang++ (14 or newer), or unset it",
+          "program; set it to the path of g++ (12 or newer) or clang++ (15 or newer), or unset it",
           wanted));
     }
     return path;
@@ -150,6 +154,9 @@ PrivateDirectory::PrivateDirectory() {
         name, error.message()));
   }
   path_ = std::move(name);
+  kept_[0] = TemporaryPath(path_);
+  kept_[1] = TemporaryPath(fmt::format("{}/{}", path_, kSourceName));
+  kept_[2] = TemporaryPath(fmt::format("{}/{}", path_, kObjectName));
 }
 
 PrivateDirectory::~PrivateDirectory() {
@@ -157,11 +164,17 @@ PrivateDirectory::~PrivateDirectory() {
   std::filesystem::remove_all(path_, ignored);
 }
 
+EnvironmentError cannot_compile_generated(const HostCompileError& error) {
+  return EnvironmentError(
+      fmt::format("{}The source is packjit's own, so the compiler is probably too old or incomplete; {}", error.what(),
+                  kCompilerAdvice));
+}
+
 std::string compile_host_source(const std::string& compiler, const std::string& text,
                                 const PrivateDirectory& directory) {
   const std::string prefix = directory.path() + "/";
   const std::string source = prefix + std::string(kSourceName);
-  std::string object = prefix + "kernel.so";
+  std::string object = prefix + std::string(kObjectName);
   {
     std::ofstream file(source, std::ios::binary);
     file.write(text.data(), static_cast<std::streamsize>(text.size()));
@@ -181,14 +194,27 @@ std::string compile_host_source(const std::string& compiler, const std::string& 
   } catch (const std::system_error& error) {
     throw EnvironmentError(fmt::format("the host compiler {} cannot be run: {}", compiler, error.what()));
   }
-  if (result.status == 0) return object;
-
   std::string log = without(std::move(result.output), prefix);
+  if (result.status == 0) {
+    std::error_code error;
+    if (std::filesystem::is_regular_file(object, error)) return object;
+    throw EnvironmentError(
+        fmt::format("the host compiler {} ended without an error but wrote no output, so it is no C++ compiler; {}",
+                    compiler, kCompilerAdvice));
+  }
+  // An error of the source names the source. What does not is the compiler's: it died, or lacks an assembler, a linker,
+  // an option.
+  if (log.find(std::string(kSourceName) + ":") == std::string::npos) {
+    throw EnvironmentError(
+        fmt::format("the host compiler {} does not work: it ended with status {} and {}{}", compiler, result.status,
+                    log.empty() ? "said nothing; " : "said\n" + first_lines(log, kLogLinesShown), kCompilerAdvice));
+  }
   std::vector<std::string> lines = named_lines(text, log);
   std::string message =
       fmt::format("compiling host source failed: {} ended with status {}\noptions:", compiler, result.status);
   for (std::size_t i = 1; i < command.size(); ++i) message += fmt::format(" {}", without(command[i], prefix));
-  message += fmt::format("\nlog:\n{}source:\n", first_lines(log, kLogLinesShown));
+  message += fmt::format("\nlog:\n{}", first_lines(log, kLogLinesShown));
+  if (!lines.empty()) message += "source:\n";
   for (const std::string& line : lines) message += fmt::format("  {}\n", line);
   throw HostCompileError(message, std::move(log), std::move(command), std::move(lines));
 }

@@ -4,6 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "runtime/errors.hpp"
+#include "runtime/temporary_paths.hpp"
+
 namespace packjit::host {
 
 /// The path of the C++ compiler that host execution uses: the program named by the environment variable
@@ -21,6 +24,9 @@ struct HostCompileError : std::runtime_error {
   std::vector<std::string> source_lines;  ///< the lines that the log names: "12: text"
 };
 
+/// What to report where the source that failed was generated and not written by a user: a compiler that does not fit.
+[[nodiscard]] EnvironmentError cannot_compile_generated(const HostCompileError& error);
+
 /// A directory that only this user can enter; removed with everything in it on destruction.
 class PrivateDirectory {
  public:
@@ -32,11 +38,13 @@ class PrivateDirectory {
 
  private:
   std::string path_;
+  TemporaryPath kept_[3];  ///< the folder and the files that compile_host_source makes in it
 };
 
 /// Compiles host source into a shared object inside `directory` and returns its path.
 /// Contraction of products and sums is off, so that the numbers do not depend on the compiler's mood.
-/// Throws HostCompileError, or EnvironmentError when the compiler cannot be started or a file cannot be written.
+/// Throws HostCompileError where the compiler's log names the source; EnvironmentError when the compiler cannot be
+/// started, fails for a reason of its own or writes nothing, or when a file cannot be written.
 /// Several threads may compile at once, each in a directory of its own.
 [[nodiscard]] std::string compile_host_source(const std::string& compiler, const std::string& text,
                                               const PrivateDirectory& directory);

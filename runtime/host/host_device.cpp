@@ -66,7 +66,12 @@ void HostDevice::fill(void* on_device, unsigned char value, std::size_t bytes) {
 
 std::shared_ptr<const Module> HostDevice::load(const Spec& spec, const Config& config) {
   std::shared_ptr<const Module>& module = loaded_[source_key(spec, config)];
-  if (!module) module = shared_host_module(generate(spec, config, Target::host).text);
+  if (module) return module;
+  try {
+    module = shared_host_module(generate(spec, config, Target::host).text);
+  } catch (const HostCompileError& error) {
+    throw cannot_compile_generated(error);
+  }
   return module;
 }
 
@@ -91,7 +96,11 @@ void HostDevice::launch(const Module& module, const KernelLaunch& launch, std::s
 void HostDevice::prepare(std::span<const std::pair<Spec, Config>> pairs) {
   std::vector<std::string> texts;
   for (const auto& [spec, config] : pairs) texts.push_back(generate(spec, config, Target::host).text);
-  compile_texts(texts);
+  try {
+    compile_texts(texts);
+  } catch (const HostCompileError& error) {
+    throw cannot_compile_generated(error);
+  }
 }
 
 void compile_texts(std::span<const std::string> texts) {

@@ -131,25 +131,46 @@ TEST(Compile, TheTableNamesTheKernel) {
   }
 }
 
+/// Generated source with `tail` behind it.
+void write_edited(const Folder& folder, const std::string& name, const std::string& tail) {
+  std::ofstream(folder.path / name) << packjit("generate conv1d_pack_fwd").text << tail;
+}
+
 TEST(Compile, EditedSourceIsBadInputWhereItDoesNotCompile) {
   const Folder folder;
-  std::ofstream(folder.path / "edited.cu") << "extern \"C\" __global__ void mine() {\n  nope();\n}\n";
-  expect_error("compile conv1d_pack_fwd --arch sm_90 --source " + folder.quoted("edited.cu"), 2, "line 2:   nope();");
+  write_edited(folder, "edited.cu", "extern \"C\" __global__ void mine() {\n  nope();\n}\n");
+  expect_error("compile conv1d_pack_fwd --arch sm_90 --source " + folder.quoted("edited.cu"), 2, ":   nope();");
   expect_error("compile conv1d_pack_fwd --arch sm_90 --source " + folder.quoted("missing.cu"), 2, "missing.cu");
-  std::ofstream(folder.path / "local.cu") << "extern \"C\" __global__ void mine(float* p, int n) {\n"
-                                             "  float a[64];\n"
-                                             "  for (int i = 0; i < 64; i++) a[i] = p[i];\n"
-                                             "  for (int i = 0; i < n; i++) a[(i * 7 + n) & 63] += a[i & 63];\n"
-                                             "  p[0] = a[n & 63];\n}\n";
+  write_edited(folder, "local.cu",
+               "extern \"C\" __global__ void mine(float* p, int n) {\n"
+               "  float a[64];\n"
+               "  for (int i = 0; i < 64; i++) a[i] = p[i];\n"
+               "  for (int i = 0; i < n; i++) a[(i * 7 + n) & 63] += a[i & 63];\n"
+               "  p[0] = a[n & 63];\n}\n");
   const std::string local = "compile conv1d_pack_fwd --arch sm_90 --source " + folder.quoted("local.cu");
   EXPECT_EQ(packjit(local).status, 0);
   expect_error(local + " --forbid-spills", 4, "mine on sm_90 uses 256 bytes of local memory");
 }
 
+TEST(Compile, EditedSourceMustBeOfTheSameKind) {
+  const Folder folder;
+  std::ofstream(folder.path / "keyless.cu") << "extern \"C\" __global__ void mine() {}\n";
+  expect_error("compile conv1d_pack_fwd --source " + folder.quoted("keyless.cu"), 2,
+               "packjit generate conv1d_pack_fwd");
+  write_edited(folder, "edited.cu", "");
+  const std::string source = " --arch sm_90 --source " + folder.quoted("edited.cu");
+  EXPECT_EQ(packjit("compile conv1d_pack_fwd" + source + " --conv-width 4").status, 0);
+  expect_error("compile conv1d_pack_fwd --conv-width 2" + source, 2, "--conv-width 2 contradicts the key");
+  expect_error("compile conv1d_pack_fwd --set block=32" + source, 2, "--set block=32 contradicts the key");
+  expect_error("compile ssm_pack_fwd" + source, 2, "a kernel of conv1d_pack_fwd; needed: ssm_pack_fwd");
+  EXPECT_EQ(packjit("generate conv1d_pack_fwd --target host -o " + folder.quoted("host.cu")).status, 0);
+  expect_error("compile conv1d_pack_fwd --source " + folder.quoted("host.cu"), 2, "without --target host");
+}
+
 TEST(Compile, AFailureLeavesTheOutputAsItWas) {
   const Folder folder;
   std::ofstream(folder.path / "kept.cubin") << "before";
-  std::ofstream(folder.path / "edited.cu") << "nonsense";
+  write_edited(folder, "edited.cu", "nonsense");
   expect_error("compile conv1d_pack_fwd --arch sm_90 --source " + folder.quoted("edited.cu") + " -o " +
                    folder.quoted("kept.cubin"),
                2, "nonsense");
@@ -159,9 +180,24 @@ TEST(Compile, AFailureLeavesTheOutputAsItWas) {
 TEST(Compile, RefusesBadArchitecturesAndOutputs) {
   expect_error("compile conv1d_pack_fwd --arch sm_1", 2, "sm_90");
   expect_error("compile conv1d_pack_fwd --arch sm_90,", 2, "separated by commas");
+  expect_error("compile conv1d_pack_fwd --arch all,sm_90", 2, "'all' stands alone");
+  for (const char* command : {"compile", "inspect", "generate"}) {
+    expect_error(std::string(command) + " conv1d_pack_fwd --arch ''", 2, "an architecture such as sm_90");
+  }
+  for (const char* command : {"inspect", "generate"}) {
+    expect_error(std::string(command) + " conv1d_pack_fwd --arch sm_50", 2, "expected one of sm_75, ");
+    expect_error(std::string(command) + " conv1d_pack_fwd --arch sm_90,sm_80", 2, "expected one architecture");
+  }
   expect_error("compile conv1d_pack_fwd --arch sm_90,sm_80 -o both.cubin", 2, "2 architectures");
   expect_error("compile conv1d_pack_fwd --arch sm_90 -o image.elf", 2, ".cubin or .ptx");
   expect_error("compile conv1d_pack_fwd --arch sm_90", 3, "/no/libnvrtc.so", "PACKJIT_NVRTC=/no/libnvrtc.so");
+}
+
+TEST(Compile, RefusesABlockThatNoMultiprocessorHolds) {
+  for (const char* command : {"compile", "inspect"}) {
+    expect_error(std::string(command) + " ssm_pack_bwd --arch sm_75 --set block=1024", 2,
+                 " cannot be launched on sm_75: a block needs ");
+  }
 }
 
 TEST(Inspect, ShowsResourcesConfigAndWhy) {
@@ -179,8 +215,24 @@ TEST(Inspect, ShowsResourcesConfigAndWhy) {
   EXPECT_FALSE(json.contains("source"));
 }
 
-TEST(Inspect, PrintsTheSourceThatGeneratePrints) {
-  EXPECT_EQ(packjit("inspect conv1d_pack_fwd --arch sm_90 --source").text, packjit("generate conv1d_pack_fwd").text);
+TEST(Inspect, PrintsTheSourceThatGeneratePrintsWithoutNvrtc) {
+  EXPECT_EQ(packjit("inspect conv1d_pack_fwd --arch sm_90 --source", "PACKJIT_NVRTC=/no/libnvrtc.so").text,
+            packjit("generate conv1d_pack_fwd").text);
+  expect_error("inspect conv1d_pack_fwd --source --ptx", 2, "give one");
+}
+
+TEST(Verify, RefusesOptionsThatWouldBeIgnored) {
+  const Folder folder;
+  const std::string file = folder.quoted("case.json");
+  for (const char* option : {"--rows 3", "--dim 8", "--pack-length 64"}) {
+    expect_error(std::string("verify --device host ") + option, 2, "--lengths");
+  }
+  expect_error("verify --device host --case " + file + " --dim 8 --lengths x", 2, "--case");
+  expect_error("verify --device host --quick --case " + file, 2, "--case");
+  std::ofstream(folder.path / "case.json") << R"({"op": "conv1d_pack_fwd", "rows": [[3]], "dim": 2, "dim": 3})";
+  expect_error("verify --device host --case " + file, 2, "case.json: reading a case: field \"dim\" is given twice");
+  std::ofstream(folder.path / "case.json") << R"({"op": )";
+  expect_error("verify --device host --case " + file, 2, "case.json: reading a case: not JSON: parse error at line 1");
 }
 
 TEST(Doctor, ReportsWhatIsMissingAndStillSucceeds) {

@@ -1,9 +1,11 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -11,6 +13,7 @@
 #include <string>
 
 #include "cli/output_file.hpp"
+#include "runtime/temporary_paths.hpp"
 
 namespace packjit {
 namespace {
@@ -68,6 +71,29 @@ TEST_F(OutputFileTest, WithoutCommitTheOldFileStays) {
   }
   EXPECT_EQ(read_all(path), "old");
   EXPECT_EQ(files(), 1U);
+}
+
+TEST_F(OutputFileTest, NothingAppearsBeforeTheFirstWrite) {
+  OutputFile file(folder_ / "out");
+  EXPECT_EQ(files(), 0U);
+  file.commit();
+  EXPECT_EQ(read_all(folder_ / "out"), "");
+}
+
+TEST_F(OutputFileTest, ASignalRemovesThePrivateFile) {
+  const fs::path path = folder_ / "out";
+  const pid_t child = fork();
+  if (child == 0) {
+    remove_temporaries_on_signals();
+    OutputFile file(path);
+    file.write("half");
+    raise(SIGTERM);
+    std::_Exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
+  EXPECT_EQ(files(), 0U);
 }
 
 TEST_F(OutputFileTest, AFailedWriteLeavesTheOldFile) {

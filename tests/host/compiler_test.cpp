@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <stdexcept>
 #include <thread>
@@ -53,10 +54,31 @@ TEST(HostCompiler, MissingCompilerSaysWhatToDo) {
 #endif
 }
 
-TEST(HostCompiler, CompilerThatCannotRunIsNotAnInternalError) {
-  const Setting setting("PACKJIT_HOST_COMPILER", "false");
+TEST(HostCompiler, CompilerThatCannotRunIsTheEnvironment) {
+  const auto message_with = [](const char* compiler) {
+    const Setting setting("PACKJIT_HOST_COMPILER", compiler);
+    const auto device = open_host_device();
+    return message_of<EnvironmentError>([&] { (void)device->load_text(constant_kernel("3")); });
+  };
+  const std::string dead = message_with("false");
+  EXPECT_NE(dead.find("ended with status 1 and said nothing; install one"), std::string::npos) << dead;
+  EXPECT_EQ(dead.find("source:"), std::string::npos) << dead;
+  const std::string idle = message_with("true");
+  EXPECT_NE(idle.find("wrote no output"), std::string::npos) << idle;
+}
+
+// A compiler that rejects what packjit prints does not fit; the user cannot mend the source.
+TEST(HostCompiler, GeneratedSourceThatFailsIsTheEnvironment) {
+  const host::PrivateDirectory directory;
+  const std::string compiler = directory.path() + "/old compiler";
+  std::ofstream(compiler) << "#!/bin/sh\necho 'kernel.cpp:1:1: error: too new' >&2\nexit 1\n";
+  std::filesystem::permissions(compiler, std::filesystem::perms::owner_all);
+  const Setting setting("PACKJIT_HOST_COMPILER", compiler.c_str());
   const auto device = open_host_device();
-  EXPECT_THROW((void)device->load_text(constant_kernel("3")), host::HostCompileError);
+  const Spec spec(Operator::conv1d_pack_fwd);
+  const auto message = message_of<EnvironmentError>([&] { (void)device->load(spec, Config(spec.op)); });
+  EXPECT_NE(message.find("too new"), std::string::npos) << message;
+  EXPECT_NE(message.find("probably too old"), std::string::npos) << message;
 }
 
 TEST(HostCompiler, UnusableTemporaryDirectory) {

@@ -204,6 +204,61 @@ TEST_F(RunCommand, HandEditedSourceRunsInPlaceOfTheGeneratedOne) {
   EXPECT_EQ(contents_of(out_), "old");
 }
 
+/// The Spec and Config of conv_inputs() without activation, as `packjit run` needs them.
+std::pair<Spec, Config> edited_pair() {
+  Spec spec(Operator::conv1d_pack_fwd);
+  spec.values.set_text("dtype", "fp32");
+  spec.values.set("conv_width", 2);
+  spec.values.set_text("activation", "none");
+  spec.values.set_text("bias", "off");
+  Config config(spec.op);
+  config.values.set("vector", 1);
+  return {spec, config};
+}
+
+TEST_F(RunCommand, TheKeyOfASourceGivesTheConfig) {
+  auto [spec, config] = edited_pair();
+  config.values.set("block", 32);
+  config.values.set("tile_tokens", 2);
+  const fs::path source = folder_ / "edited.cu";
+  write_bytes(source, generate(spec, config, Target::host).text);
+  const HostTensors out =
+      result_of("conv1d_pack_fwd", conv_inputs(), {"--activation", "none", "--source", source.string()});
+  EXPECT_EQ(out.at("out").to_double(), (Values{1, 12, 23, 0}));
+}
+
+TEST_F(RunCommand, RefusesSourceMadeForSomethingElse) {
+  const auto [spec, config] = edited_pair();
+  const fs::path source = fs::path(testing::TempDir()) / "packjit run other source.cu";  // not where `out_` is
+  const std::vector<std::string> options = {"--activation", "none", "--source", source.string()};
+  const auto refused = [&](const std::string& text, const std::string& words) {
+    write_bytes(source, text);
+    expect_tensors_refused("conv1d_pack_fwd", conv_inputs(), words, options);
+  };
+  Spec wider = spec;
+  wider.values.set("conv_width", 3);
+  refused(generate(wider, config, Target::host).text, "made for conv_width=3; the call needs conv_width=2");
+  Config vectors = config;
+  vectors.values.set("vector", 4);
+  const std::string aligned = generate(spec, vectors, Target::host).text;
+  refused(aligned, "made for vector=4; the call needs vector=1");
+  refused(aligned, "--set vector=1");
+  refused(aligned, "--target host -o kernel.cu");
+  refused(generate(Spec(Operator::ssm_pack_fwd), Config(Operator::ssm_pack_fwd), Target::host).text,
+          "a kernel of ssm_pack_fwd; needed: conv1d_pack_fwd");
+  refused(generate(spec, config, Target::cuda).text, "generate it with --target host");
+  const std::string good = generate(spec, config, Target::host).text;
+  refused(good.substr(good.find('\n', good.find("// Key: "))), "the file has no line '// Key: ...'");
+  refused("// Key: conv1d_pack_fwd dtype=fp32\n", "is not one of this version");
+  refused("// Key: mine\n", "is not one of this version");
+
+  write_bytes(source, good);
+  std::vector<std::string> contradiction = options;
+  contradiction.insert(contradiction.end(), {"--set", "block=32"});
+  expect_tensors_refused("conv1d_pack_fwd", conv_inputs(), "--set block=32 contradicts the key", contradiction);
+  fs::remove(source);
+}
+
 TEST_F(RunCommand, RefusesTensorsThatAreMissing) {
   HostTensors inputs = conv_inputs();
   inputs.erase("weight");

@@ -160,11 +160,22 @@ TEST(SafetensorsDamage, OffsetsThatLie) {
       header_message(R"({"a":{"dtype":"I16","shape":[1],"data_offsets":[4,2]}})", "1234"),
       "in.st: tensor \"a\": data_offsets are [4, 2]; expected an interval inside the 4 bytes of data that the file "
       "holds");
-  EXPECT_EQ(header_message(R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,4]}})", "1234"),
-            "in.st: tensor \"a\": 3 elements of F32 need 4 bytes each; data_offsets [0, 4] hold 4 bytes");
+  EXPECT_EQ(
+      header_message(R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,4]}})", "1234"),
+      "in.st: tensor \"a\": shape (3) of F32 is 3 elements of 4 bytes, 12 bytes; data_offsets [0, 4] hold 4 bytes");
   EXPECT_NE(header_message(R"({"a":{"dtype":"I16","shape":[1],"data_offsets":[0,18446744073709551615]}})", "12")
                 .find("data_offsets are [0, 18446744073709551615]"),
             std::string::npos);
+}
+
+TEST(SafetensorsDamage, OnlySpacesBehindTheHeader) {
+  EXPECT_EQ(header_message("{}   "), "nothing was thrown");
+  EXPECT_EQ(header_message("{}\n"),
+            R"(in.st: safetensors header: "\n" at byte 2 of it; expected nothing but spaces behind the closing brace)");
+  EXPECT_NE(header_message("{}x").find("the header is not JSON"), std::string::npos);
+  EXPECT_EQ(header_message("{}\0\0"s),
+            "in.st: safetensors header: a NUL byte at byte 2 of it; expected JSON, then nothing but spaces");
+  EXPECT_NE(header_message("{\0}"s).find("a NUL byte at byte 1"), std::string::npos);
 }
 
 TEST(SafetensorsDamage, ShapesThatOverflow) {
@@ -178,7 +189,7 @@ TEST(SafetensorsDamage, ShapesThatOverflow) {
             std::string::npos);
   // 2^62 elements of 4 bytes: the byte count would wrap to 0.
   EXPECT_NE(header_message(R"({"a":{"dtype":"F32","shape":[4611686018427387904],"data_offsets":[0,0]}})")
-                .find("4611686018427387904 elements of F32 need 4 bytes each"),
+                .find("4611686018427387904 elements of 4 bytes; data_offsets"),
             std::string::npos);
 }
 
