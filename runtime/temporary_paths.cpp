@@ -29,7 +29,9 @@ extern "C" void remove_and_end(int signal_number) {
   for (Slot& slot : slots) {  // folders, by now empty
     if (slot.state == live) rmdir(slot.path);
   }
-  raise(signal_number);  // the handler was reset: this one ends the process
+  // Pending until this handler returns; it then ends the process as if nobody had caught it.
+  std::signal(signal_number, SIG_DFL);
+  raise(signal_number);
 }
 
 }  // namespace
@@ -65,7 +67,6 @@ void remove_temporaries_on_signals() {
     if (sigaction(signal_number, nullptr, &old) != 0 || old.sa_handler == SIG_IGN) continue;
     struct sigaction action {};
     action.sa_handler = remove_and_end;
-    action.sa_flags = static_cast<int>(SA_RESETHAND);
     sigfillset(&action.sa_mask);
     sigaction(signal_number, &action, nullptr);
   }
