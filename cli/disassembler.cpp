@@ -53,7 +53,7 @@ std::string disassemble(const std::string& program, std::string_view cubin) {
   const std::string image = directory.path() + "/kernel.cubin";
   write_output_file(image, cubin);
   std::vector<std::string> command = {program};
-  if (fs::path(program).filename() == "cuobjdump") command.push_back("--dump-sass");
+  if (fs::path(program).filename() == "cuobjdump") command.emplace_back("--dump-sass");
   command.push_back(image);
   try {
     host::ChildResult result = host::run_program(command);

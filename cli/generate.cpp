@@ -9,11 +9,7 @@
 #include "cli/output_file.hpp"
 #include "cli/spec_options.hpp"
 #include "cli/terminal.hpp"
-<<<<<<< HEAD
 #include "database/builtin_config.hpp"
-#include "runtime/image_choice.hpp"
-=======
->>>>>>> heads/runtime
 
 namespace packjit {
 namespace {
@@ -32,13 +28,8 @@ void run_generate(const GenerateOptions& options) {
   }
   if (host && !options.arch.empty()) throw std::invalid_argument("--arch does not apply to --target host");
   // The default must not depend on the machine: the same command prints the same bytes everywhere.
-<<<<<<< HEAD
   const std::string arch = host ? "host" : options.arch.empty() ? kAnyArch : options.arch;
-  if (!host && arch != kAnyArch) (void)arch_number(arch);  // refuses what is no architecture
-=======
-  const std::string arch = host ? "host" : options.arch.empty() ? "sm_90" : options.arch;
-  if (!host) require_arch(arch);
->>>>>>> heads/runtime
+  if (!host && arch != kAnyArch) require_arch(arch);
   const Spec spec = options.spec.spec();
   const Source source = generate(spec, options.spec.config(spec, arch), host ? Target::host : Target::cuda);
   if (options.output.empty()) {
@@ -55,14 +46,9 @@ void register_generate(CLI::App& app) {
   CLI::App* command = app.add_subcommand("generate", "Prints the CUDA source of an operator");
   options->spec.add_operator_and_spec(*command);
   options->spec.add_config(*command);
-<<<<<<< HEAD
   command->add_option("--arch", options->arch, "whose built-in Config is the start (default: one that fits all)")
-      ->type_name("ARCH");
-=======
-  command->add_option("--arch", options->arch, "whose built-in Config is the start (default sm_90)")
       ->type_name("ARCH")
       ->check(not_empty("an architecture such as sm_90"));
->>>>>>> heads/runtime
   command->add_option("--target", options->target, "cuda, or host for the C++ of host execution (default cuda)")
       ->type_name("TARGET");
   command->add_option("-o,--output", options->output, "file to write instead of standard output")->type_name("FILE");

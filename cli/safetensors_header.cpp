@@ -18,11 +18,13 @@ using Json = nlohmann::json;
 class HeaderReader {
  public:
   // nlohmann/json asks for these names.
+  // NOLINTBEGIN(readability-identifier-naming)
   using number_integer_t = Json::number_integer_t;
   using number_unsigned_t = Json::number_unsigned_t;
   using number_float_t = Json::number_float_t;
   using string_t = Json::string_t;
   using binary_t = Json::binary_t;
+  // NOLINTEND(readability-identifier-naming)
 
   explicit HeaderReader(std::string_view file_name) : file_name_(file_name) {}
 

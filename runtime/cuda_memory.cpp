@@ -24,7 +24,8 @@ constexpr Guard make_guard() {
 }
 constexpr Guard kGuard = make_guard();
 
-void* to_pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
+// The driver's addresses are integers.
+void* to_pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }  // NOLINT(performance-no-int-to-ptr)
 
 }  // namespace
 

@@ -33,7 +33,8 @@ CUresult load_image(const Driver& driver, CUmodule* module, const std::string& i
   std::array<char, 4096> text{};
   CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
   // The driver takes the size as a number in a pointer's place.
-  void* values[] = {text.data(), reinterpret_cast<void*>(text.size() - 1)};
+  void* const size = reinterpret_cast<void*>(text.size() - 1);  // NOLINT(performance-no-int-to-ptr)
+  void* values[] = {text.data(), size};
   const CUresult status = driver.module_load(module, image.c_str(), 2, options, values);
   log = text.data();
   return status;

@@ -47,6 +47,7 @@ namespace packjit {
 
 /// The CUDA driver, opened at run time. Internal: needs NVIDIA's header to build. Immutable; concurrent use is safe.
 struct Driver {
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a declaration cannot have them
 #define PACKJIT_MEMBER(member, declaration, symbol) decltype(&declaration) member = nullptr;
   PACKJIT_DRIVER_FUNCTIONS(PACKJIT_MEMBER)
 #undef PACKJIT_MEMBER

@@ -206,7 +206,9 @@ class Call {
 
   HostTensors collect() {
     HostTensors results;
-    for (auto& [name, tensor] : outputs_) {
+    for (auto& entry : outputs_) {
+      const std::string& name = entry.first;
+      HostTensor& tensor = entry.second;
       const Placed& placed = placed_.at(name);
       const Placement& place = placements_.at(name);
       if (is_dense(place)) {

@@ -149,7 +149,8 @@ Sizes bind_sizes(const Spec& spec, const TensorViews& tensors, std::int64_t batc
     if (spec.values.has(field)) sizes[field] = spec.values[field];
   }
   sizes.history = std::max<std::int64_t>(sizes.conv_width - 1, 0);
-  for (const auto& [name, view] : tensors) {
+  for (const auto& entry : tensors) {
+    const std::string& name = entry.first;
     const auto rules = tensor_rules(spec.op);
     const auto rule = std::find_if(rules.begin(), rules.end(), [&](const TensorRule& r) { return r.name == name; });
     if (rule == rules.end() || !wanted(spec, *rule)) {
