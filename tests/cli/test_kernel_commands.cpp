@@ -217,7 +217,7 @@ TEST(Inspect, ShowsResourcesConfigAndWhy) {
 
 TEST(Inspect, PrintsTheSourceThatGeneratePrintsWithoutNvrtc) {
   EXPECT_EQ(packjit("inspect conv1d_pack_fwd --arch sm_90 --source", "PACKJIT_NVRTC=/no/libnvrtc.so").text,
-            packjit("generate conv1d_pack_fwd").text);
+            packjit("generate conv1d_pack_fwd --arch sm_90").text);
   expect_error("inspect conv1d_pack_fwd --source --ptx", 2, "give one");
 }
 

@@ -187,12 +187,13 @@ TEST(SequenceMap, RefusesSizesOutOfRange) {
   EXPECT_THROW((void)rows(4, 0), std::invalid_argument);
   EXPECT_THROW((void)rows(-1, 4), std::invalid_argument);
   EXPECT_THROW((void)rows(1, std::int64_t{1} << 31), std::invalid_argument);
+  EXPECT_THROW((void)rows(1, 2147483647 - 4095), std::invalid_argument);  // a tile beyond the end would not fit
   EXPECT_THROW((void)rows(std::int64_t{1} << 31, 1), std::invalid_argument);
   // A claim of more tokens than there are values is refused before memory is taken for it.
   EXPECT_EQ(message_of([] {
-              return labels({1, 2}, 2147483647, 2147483647);
+              return labels({1, 2}, 2147479551, 2147479551);
             }),
-            "seq_idx has 2 values; expected 4611686014132420609 (batch 2147483647 x seqlen 2147483647)");
+            "seq_idx has 2 values; expected 4611668421963161601 (batch 2147479551 x seqlen 2147479551)");
 }
 
 TEST(SequenceMap, FormsThatExpressTheSameRowsGiveEqualMaps) {
