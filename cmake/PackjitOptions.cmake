@@ -27,7 +27,7 @@ endif()
 if(PACKJIT_SANITIZE)
   # A report must fail the test that caused it, so nothing is recoverable.
   target_compile_options(packjit_options INTERFACE -fsanitize=${PACKJIT_SANITIZE} -fno-sanitize-recover=all
-    -fno-omit-frame-pointer -g)
+    -fno-omit-frame-pointer)
   target_link_options(packjit_options INTERFACE -fsanitize=${PACKJIT_SANITIZE})
   target_compile_definitions(packjit_options INTERFACE PACKJIT_SANITIZE="${PACKJIT_SANITIZE}")
 endif()
