@@ -32,6 +32,15 @@ std::string complete(Nvrtc::Library& library) {
   return {};
 }
 
+// NVRTC opens its builtins by their bare name when it first compiles. A wheel's folder is on no search path, so they
+// are opened here, from beside it; where they are elsewhere, the system's search is left to find them.
+DynamicLibrary open_builtins(const Nvrtc::Library& library) {
+  const std::string& path = library.file.path();
+  const std::string folder = path.substr(0, path.find_last_of('/') + 1);
+  return DynamicLibrary::open(
+      fmt::format("{}libnvrtc-builtins.so.{}.{}", folder, library.version.major, library.version.minor));
+}
+
 }  // namespace
 
 const char* Nvrtc::Library::bind() {
@@ -66,7 +75,10 @@ std::shared_ptr<const Nvrtc> Nvrtc::find() {
     library->file = DynamicLibrary::open(candidate.path);
     library->origin = candidate.origin;
     const std::string problem = complete(*library);
-    if (problem.empty()) return std::make_shared<const Nvrtc>(std::move(library));
+    if (problem.empty()) {
+      library->builtins = open_builtins(*library);
+      return std::make_shared<const Nvrtc>(std::move(library));
+    }
     failures += fmt::format("\n  {} ({}): {}", candidate.path, candidate.origin, problem);
   }
   std::string places;

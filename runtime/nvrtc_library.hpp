@@ -13,6 +13,7 @@ namespace packjit {
 /// The functions used of NVRTC and what was read from it. Internal: needs NVIDIA's header to build.
 struct Nvrtc::Library {
   DynamicLibrary file;
+  DynamicLibrary builtins;  ///< data of the compiler; not open where the system's search finds it
   std::string origin;
   NvrtcVersion version;
   std::vector<std::string> archs;
