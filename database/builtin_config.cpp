@@ -16,13 +16,12 @@ constexpr ForwardRow kForward[] = {
     {128, 128, 8, 16, 8, 4}, {256, 128, 16, 8, 8, 4}, {512, 128, 32, 4, 4, 4},
 };
 struct BackwardRow {
-  int d_state, block, lanes, channel_groups, tile_tokens, step_tokens, vector, min_blocks;
+  int d_state, block, lanes, channel_groups, tile_tokens, checkpoint_tiles, step_tokens, vector, min_blocks;
 };
 constexpr BackwardRow kBackward[] = {
-    {1, 128, 1, 1, 8, 8, 8, 2},   {2, 128, 1, 1, 8, 8, 8, 2},    {4, 128, 2, 2, 8, 8, 8, 2},
-    {8, 128, 4, 4, 8, 8, 8, 3},   {16, 128, 8, 8, 8, 8, 8, 3},   {32, 128, 16, 8, 8, 8, 4, 3},
-    {64, 128, 32, 8, 8, 8, 4, 3}, {128, 128, 32, 4, 8, 4, 4, 2}, {256, 128, 32, 2, 8, 2, 4, 2},
-    {512, 64, 32, 1, 8, 1, 2, 2},
+    {4, 128, 4, 2, 16, 1, 8, 8, 3},   {8, 128, 4, 2, 16, 1, 8, 8, 3},  {16, 128, 4, 2, 16, 1, 4, 8, 3},
+    {32, 128, 8, 2, 16, 1, 4, 8, 3},  {64, 128, 8, 2, 16, 1, 2, 8, 2}, {128, 128, 32, 4, 8, 2, 4, 4, 2},
+    {256, 128, 32, 2, 8, 4, 2, 4, 2}, {512, 64, 32, 1, 8, 8, 1, 2, 2},
 };
 
 template <typename Row>
@@ -43,10 +42,16 @@ Config scan_config(const Spec& spec, const Workload& work) {
     const auto& row = row_for<BackwardRow>(kBackward, d_state);
     config.values.set("block", row.block);
     config.values.set("lanes", row.lanes);
-    config.values.set("channel_groups",
-                      few && d_state <= 32 ? std::max(1, row.channel_groups / 4) : row.channel_groups);
-    config.values.set("tile_tokens", few && d_state >= 8 && d_state <= 32 ? 2 * row.tile_tokens : row.tile_tokens);
-    config.values.set("step_tokens", row.step_tokens);
+    config.values.set("channel_groups", few && d_state <= 64 ? 1 : row.channel_groups);
+    config.values.set("tile_tokens", row.tile_tokens);
+    config.values.set("checkpoint_tiles", row.checkpoint_tiles);
+    // Sums by the tensor cores round addends to tf32, which fp32 cannot afford.
+    const bool tensor = row.lanes <= 8 && spec.values["dtype"] != static_cast<int>(Dtype::fp32);
+    config.values.set("channel_sums", tensor ? 1 : 0);
+    // Without them the sums are held in registers, beside the states of a step.
+    int step_tokens = row.step_tokens;
+    while (!tensor && step_tokens > 1 && step_tokens * row.d_state / row.lanes > 16) step_tokens /= 2;
+    config.values.set("step_tokens", step_tokens);
     config.values.set("vector", row.vector);
     config.values.set("min_blocks", row.min_blocks);
   } else {
@@ -88,7 +93,9 @@ Config builtin_config(const Spec& spec, const std::string& arch, const Workload&
     if (arch != "sm_90" || more_code) config.values.set("min_blocks", 2);
   }
   if (arch == "sm_75" || arch == kAnyArch) {
-    config.values.set("convert", 0);  // the conversion instruction came with sm_80
+    config.values.set("convert", 0);  // these instructions came with sm_80
+    if (config.values.has("copies")) config.values.set("copies", 0);
+    if (config.values.has("channel_sums")) config.values.set("channel_sums", 0);
     // 64 KiB of shared memory a block, where all later architectures have 99 or more.
     if (config.values.has("channel_groups")) {
       config.values.set("channel_groups", std::max(1, config.values["channel_groups"] / 2));
