@@ -2,6 +2,8 @@
 
 #include <map>
 
+#include "generator/ssm_pack.hpp"
+
 namespace packjit {
 namespace {
 
@@ -22,6 +24,7 @@ Sizes bench_sizes(const OperatorChoices& choices, const BenchShape& shape) {
   sizes.conv_width = choices.conv_width;
   sizes.history = choices.conv_width - 1;
   sizes.n_sequences = shape.sequences();
+  sizes.n_checkpoints = ssm_checkpoints(sizes);
   return sizes;
 }
 

@@ -12,7 +12,7 @@ struct ForwardRow {
   int d_state, block, lanes, tile_tokens, vector, min_blocks;
 };
 constexpr ForwardRow kForward[] = {
-    {16, 128, 1, 16, 8, 5},  {32, 128, 2, 16, 8, 4},  {64, 128, 8, 16, 8, 4},
+    {16, 128, 1, 16, 8, 4},  {32, 128, 2, 16, 8, 4},  {64, 128, 8, 16, 8, 4},
     {128, 128, 8, 16, 8, 4}, {256, 128, 16, 8, 8, 4}, {512, 128, 32, 4, 4, 4},
 };
 struct BackwardRow {

@@ -62,8 +62,9 @@ Plan plan(const Spec& spec, const Config& config, const Problem& problem) {
 
 std::int64_t& Sizes::operator[](std::string_view symbol) {
   const std::pair<std::string_view, std::int64_t*> table[] = {
-      {"batch", &batch},     {"seqlen", &seqlen},         {"dim", &dim},         {"groups", &groups},
-      {"d_state", &d_state}, {"conv_width", &conv_width}, {"history", &history}, {"n_sequences", &n_sequences}};
+      {"batch", &batch},     {"seqlen", &seqlen},           {"dim", &dim},
+      {"groups", &groups},   {"d_state", &d_state},         {"conv_width", &conv_width},
+      {"history", &history}, {"n_sequences", &n_sequences}, {"n_checkpoints", &n_checkpoints}};
   for (const auto& [name, size] : table) {
     if (name == symbol) return *size;
   }

@@ -22,6 +22,8 @@ constexpr Field kSpecFields[] = {
     {"groups", 0, 1, 0, kGroupLabels, "whether all channels share one B and C"},
     {"initial_states", 0, 1, 0, kSwitch, "each sequence begins with a given state"},
     {"final_states", 0, 1, 0, kSwitch, "the last state of each sequence is an output"},
+    {"checkpoints", 0, 1, 0, kSwitch,
+     "the forward stores states inside sequences, so that the backward need not recompute them"},
     kLayoutField,
 };
 constexpr Field kForwardConfig[] = {
@@ -58,6 +60,7 @@ constexpr TensorRule kForwardTensors[] = {
     {"initial_states", "n_sequences dim d_state", true, false, "initial_states"},
     {"out", "batch seqlen dim", false, true, ""},
     {"final_states", "n_sequences dim d_state", true, true, "final_states"},
+    {"checkpoints", "n_checkpoints dim d_state", true, true, "checkpoints"},
 };
 constexpr TensorRule kBackwardTensors[] = {
     {"u", "batch seqlen dim", false, false, ""},
@@ -71,6 +74,7 @@ constexpr TensorRule kBackwardTensors[] = {
     {"initial_states", "n_sequences dim d_state", true, false, "initial_states"},
     {"dout", "batch seqlen dim", false, false, ""},
     {"dfinal_states", "n_sequences dim d_state", true, false, "final_states"},
+    {"checkpoints", "n_checkpoints dim d_state", true, false, "checkpoints"},
     {"du", "batch seqlen dim", false, true, ""},
     {"ddelta", "batch seqlen dim", false, true, ""},
     {"dA", "dim d_state", true, true, ""},
@@ -86,6 +90,9 @@ constexpr int kSumBlock = 128;                 // threads of the summing kernels
 constexpr std::int64_t kMostItemBlocks = 128;  // beyond that, more partial sums of dA only cost
 constexpr std::int64_t kPartialBytes = 12;     // of partial sums, an element (token and channel), each of the two kinds
 constexpr std::int64_t kFloat = sizeof(float);
+
+/// Tokens of a sequence after which the forward stores states for the backward, as in the templates.
+int checkpoint_interval(std::int64_t d_state) { return d_state <= 128 ? 16 : d_state <= 256 ? 32 : 64; }
 
 struct Shape {
   std::int64_t states;    // of one lane
@@ -187,6 +194,14 @@ void check_ssm_pair(const Spec& spec, const Config& config) {
     for (std::string_view field : {"step_tokens", "channel_groups", "checkpoint_tiles"}) {
       require_power_of_two(config, field);
     }
+    const int interval = config.values["tile_tokens"] * config.values["checkpoint_tiles"];
+    const int stored = checkpoint_interval(spec.values["d_state"]);
+    if (spec.values["checkpoints"] != 0 && interval != stored) {
+      throw std::invalid_argument(
+          fmt::format("the forward stores checkpoints every {} tokens at d_state = {}, so tile_tokens * "
+                      "checkpoint_tiles must be as many, not {} * {}",
+                      stored, spec.values["d_state"], config.values["tile_tokens"], config.values["checkpoint_tiles"]));
+    }
     constexpr int kMostLanes = 8;
     if (config.values["channel_sums"] == 1 && config.values["lanes"] > kMostLanes) {
       throw std::invalid_argument(fmt::format(
@@ -199,6 +214,10 @@ void check_ssm_pair(const Spec& spec, const Config& config) {
                                               config.values["step_tokens"], config.values["tile_tokens"]));
     }
   }
+}
+
+std::int64_t ssm_checkpoints(const Sizes& sizes) {
+  return sizes.batch * sizes.seqlen / checkpoint_interval(sizes.d_state) + 1;
 }
 
 SsmWorkspace ssm_workspace(const Spec& spec, const Config& config, const Problem& problem) {
@@ -217,7 +236,8 @@ SsmWorkspace ssm_workspace(const Spec& spec, const Config& config, const Problem
   space.item_blocks = std::clamp<std::int64_t>(problem.items, 1, space.item_blocks);
   const std::int64_t interval = std::int64_t{config.values["tile_tokens"]} * config.values["checkpoint_tiles"];
   space.checkpoints = 0;
-  space.partial_bc = space.checkpoints + (tokens / interval + 1) * sizes.dim * d_state * kFloat;
+  const bool recomputed = spec.values["checkpoints"] == 0;
+  space.partial_bc = recomputed ? (tokens / interval + 1) * sizes.dim * d_state * kFloat : 0;
   space.partial_channels = space.partial_bc + space.blocks_per_group * bytes_bc;
   space.bytes = space.partial_channels + space.item_blocks * bytes_channels;
   return space;
@@ -239,11 +259,14 @@ Plan ssm_plan(const Spec& spec, const Config& config, const Problem& problem) {
   const auto item_blocks = static_cast<std::uint32_t>(space.item_blocks);
   const std::int64_t bc_sums = sizes.batch * sizes.seqlen * sizes.groups * 2 * spec.values["d_state"];
   const std::int64_t channel_sums = sizes.dim * (spec.values["d_state"] + 2);
-  result.launches = {
-      {name + "_checkpoints", channel_blocks, item_blocks, block, shared.checkpoints},
+  if (spec.values["checkpoints"] == 0) {
+    result.launches.push_back({name + "_checkpoints", channel_blocks, item_blocks, block, shared.checkpoints});
+  }
+  const KernelLaunch backward[] = {
       {name, channel_blocks, item_blocks, block, shared.whole},
       {name + "_sum_bc", static_cast<std::uint32_t>(ceil_div(bc_sums, kSumBlock)), 1, kSumBlock, 0},
       {name + "_sum_channels", static_cast<std::uint32_t>(ceil_div(channel_sums, kSumBlock)), 1, kSumBlock, 0}};
+  result.launches.insert(result.launches.end(), std::begin(backward), std::end(backward));
   result.workspace_bytes = space.bytes;
   return result;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "generator/ssm_pack.hpp"
 #include "runtime/errors.hpp"
 #include "runtime/kernel_argument.hpp"
 
@@ -55,6 +56,16 @@ void check_dense(const Spec& spec, const TensorRule& rule, const TensorView& vie
     }
     dense *= view.size[i];
   }
+}
+
+/// Checkpoints are moved by accesses of 16 bytes.
+void check_aligned(const Spec& spec, const TensorRule& rule, const TensorView& view) {
+  constexpr std::uintptr_t kAlignment = 16;
+  const std::uintptr_t past = reinterpret_cast<std::uintptr_t>(view.data) % kAlignment;
+  if (rule.name != "checkpoints" || past == 0) return;
+  throw std::invalid_argument(
+      fmt::format("{}: tensor checkpoints begins {} bytes past a multiple of {}; give it memory of its own",
+                  name_of(spec.op), past, kAlignment));
 }
 
 /// Checks one tensor's shape and learns the sizes that were not known.
@@ -149,6 +160,7 @@ Sizes bind_sizes(const Spec& spec, const TensorViews& tensors, std::int64_t batc
     if (spec.values.has(field)) sizes[field] = spec.values[field];
   }
   sizes.history = std::max<std::int64_t>(sizes.conv_width - 1, 0);
+  sizes.n_checkpoints = ssm_checkpoints(sizes);
   for (const auto& entry : tensors) {
     const std::string& name = entry.first;
     const auto rules = tensor_rules(spec.op);
@@ -169,6 +181,7 @@ Sizes bind_sizes(const Spec& spec, const TensorViews& tensors, std::int64_t batc
     bind_shape(spec, rule, it->second, sizes);
     check_dtype(spec, rule, it->second);
     check_dense(spec, rule, it->second);
+    check_aligned(spec, rule, it->second);
   }
   if (is_scan(spec.op) && !divisible(sizes.dim, sizes.groups)) {
     throw std::invalid_argument(fmt::format("{}: dim {} is not a multiple of the {} groups of B and C",

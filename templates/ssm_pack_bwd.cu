@@ -12,7 +12,7 @@
 //   dA = sum over t of g[t] * a[t] * h[t-1] * dt[t]      dinitial_states = a[0] * g[0]
 //
 // The states are needed from last to first, but can only be computed from first to last. So they are known every
-// CHECKPOINT_TILES * TILE_TOKENS tokens of a sequence: stored by ssm_pack_fwd, or by ssm_pack_bwd_checkpoints, which runs the
+// CHECKPOINT_TILES * TILE_TOKENS tokens of a sequence: stored by ssm_pack_fwd (checkpoints on), or by ssm_pack_bwd_checkpoints, which runs the
 // states again into the workspace. ssm_pack_bwd walks the tiles of a sequence from last to first. It stages a tile's inputs in
 // shared memory, runs the states through it once to know them before each step of STEP_TOKENS tokens, and then, from the last
 // step to the first, recomputes a step's states and decays into registers and goes back through them.
@@ -116,14 +116,6 @@ __device__ __forceinline__ int64 state_place(const SsmArguments& args, const Seq
   return (int64(item.slot) * args.dim + channel) * D_STATE;
 }
 
-// The checkpoint before token `base` > 0 of a sequence, a multiple of INTERVAL. A sequence that begins at token f of all tokens
-// has its first one at f / INTERVAL; since one of n tokens has at most (n - 1) / INTERVAL of them, the next sequence's are behind.
-__device__ __forceinline__ float* checkpoint(const SsmArguments& args, const SequenceItem& item, int base, int64 channel) {
-  int64 first_token = item.row * args.seqlen + item.start;
-  int64 place = first_token / INTERVAL + base / INTERVAL - 1;
-  return args.checkpoints + (place * args.dim + channel) * D_STATE;
-}
-
 // The states before the tile at `base`, for all turns: fetched from the checkpoint, or how the sequence begins.
 __device__ __forceinline__ void fetch_checkpoint(const SsmArguments& args, const SequenceItem& item, int base,
                                                  const ChannelRange& range, const Tile& tile) {
@@ -131,7 +123,7 @@ __device__ __forceinline__ void fetch_checkpoint(const SsmArguments& args, const
   for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
     int64 channel = range.begin + channel_of_turn(turn);
     if (channel >= range.end) break;
-    const float* from = checkpoint(args, item, base, channel) + state_lane() * STATES;
+    const float* from = checkpoint_place(args, item, base, INTERVAL, channel) + state_lane() * STATES;
     float* to = tile.fetched_checkpoint + own_place(turn);
     constexpr int PACK = STATES % 4 == 0 && PADDED_STATES == D_STATE ? 4 : 1;
 #pragma unroll
@@ -262,6 +254,9 @@ __device__ __forceinline__ void run_tile(const Tile& tile) {
   }
 }
 
+#if HAS_CHECKPOINTS
+static_assert(INTERVAL == CHECKPOINT_INTERVAL, "the forward stores checkpoints elsewhere");
+#else
 extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd_checkpoints(const SsmArguments args) {
   Tile tile = shared_tile();
   for (ChannelRange range = block_channels(args, CHANNELS); range.begin < range.end; range = next_channels(args, CHANNELS, range)) {
@@ -293,12 +288,14 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd_che
           int64 channel = range.begin + channel_of_turn(turn);
           float h[STATES];
           load_floats(tile.before + own_place(turn), h);
-          store_states(checkpoint(args, item, base + TILE_TOKENS, channel), channel < range.end, h);
+          store_states(checkpoint_place(args, item, base + TILE_TOKENS, INTERVAL, channel), channel < range.end, h);
         }
       }
     }
   }
 }
+
+#endif
 
 // The states before each step of the tile, from those before the first.
 __device__ __forceinline__ void run_states_to_steps(const Tile& tile) {

@@ -88,6 +88,20 @@ __device__ __forceinline__ ChannelRange next_channels(const SsmArguments& args, 
   return channels_from(range.group, range.begin + args.blocks_per_group * channels, range.group_end, channels);
 }
 
+// Where the forward stores states for the backward (checkpoints), it does so after so many tokens of a sequence: 16, or more where
+// that would take more than 32 bytes a token and channel. As checkpoint_interval() in generator/ssm_pack.cpp.
+constexpr int CHECKPOINT_INTERVAL = D_STATE <= 128 ? 16 : D_STATE <= 256 ? 32 : 64;
+
+// The states of a channel before token `base` > 0 of a sequence, a multiple of `interval`. A sequence that begins at token f of all
+// tokens has its first one at f / interval; since one of n tokens has at most (n - 1) / interval of them, the next sequence's are
+// behind.
+__device__ __forceinline__ float* checkpoint_place(const SsmArguments& args, const SequenceItem& item, int base, int interval,
+                                                   int64 channel) {
+  int64 first_token = item.row * args.seqlen + item.start;
+  int64 place = first_token / interval + base / interval - 1;
+  return args.checkpoints + (place * args.dim + channel) * D_STATE;
+}
+
 constexpr float MOST_FLOAT = 3.402823466e38f;  // the largest finite value
 
 // A * log2(e), so that exp(dt * A) is one exponential of base 2.
