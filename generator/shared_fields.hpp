@@ -26,6 +26,6 @@ inline constexpr Field kDtypeField = {"dtype", 0, 2, 2, kDtypeLabels, "element t
 inline constexpr Field kLayoutField = {"layout", 0, 2, 0, kLayoutLabels, "which stride of the activations is 1"};
 inline constexpr Field kVectorField = {"vector", 1, 8, 8, {}, "elements that one load or store moves"};
 inline constexpr Field kConvertField = {
-    "convert", 0, 1, 1, kConvertLabels, "fp32 to bf16 by integer arithmetic, or by the instruction of sm_80 and later"};
+    "convert", 0, 1, 1, kConvertLabels, "fp32 to bf16 by integer arithmetic, or to half types by instructions of sm_80"};
 
 }  // namespace packjit
