@@ -63,13 +63,22 @@ Config scan_config(const Spec& spec, const Workload& work) {
 
 Config conv_config(const Spec& spec, const Workload& work) {
   Config config(spec.op);
-  // Wide filters keep more values a channel in registers, so fewer channels a thread.
+  const auto layout = static_cast<Layout>(spec.values["layout"]);
+  // Wide filters keep more values a channel in registers, so fewer channels a thread; more tokens are loaded together
+  // then.
   const int width = spec.values["conv_width"];
-  const int wanted = width <= 4 ? 4 : width <= 8 ? 2 : 1;
+  const int wanted = layout != Layout::token_major ? 1 : width <= 4 ? 4 : width <= 8 ? 2 : 1;
   config.values.set("vector", wanted);
+  config.values.set("load_tokens", wanted == 4 ? 4 : 8);
+  // Left to itself the compiler spills a little in the strided layout to hold more blocks.
+  if (layout != Layout::token_major) config.values.set("min_blocks", 1);
+  // Tokens lie side by side: so do the tiles of a warp.
+  if (layout == Layout::channel_major) config.values.set("block_tiles", kWarp);
+  // The backward needs about twice the registers, so half the threads fill the GPU.
+  const std::int64_t threads_to_fill = is_backward(spec.op) ? kThreadsToFill : 2 * kThreadsToFill;
   constexpr int kShortestTile = 16;
   int tile = config.values["tile_tokens"];
-  while (tile > kShortestTile && work.tokens * work.dim / (std::int64_t{wanted} * tile) < kThreadsToFill) tile /= 2;
+  while (tile > kShortestTile && work.tokens * work.dim / (std::int64_t{wanted} * tile) < threads_to_fill) tile /= 2;
   config.values.set("tile_tokens", tile);
   return config;
 }

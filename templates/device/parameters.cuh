@@ -30,6 +30,9 @@
 #define HAS_FINAL_STATES OFF
 #define BLOCK 128
 #define LANES 8
+#define BLOCK_TILES 1
+#define LOAD_TOKENS 4
+#define HAS_PREFETCH ON
 #define CHANNEL_GROUPS 8
 #define TILE_TOKENS 8
 #define STEP_TOKENS 8
