@@ -21,8 +21,7 @@ constexpr Field kSpecFields[] = {
 };
 constexpr Field kBlockField = {"block", 32, 1024, 128, {}, "threads of a block"};
 constexpr Field kLoadTokensField = {"load_tokens", 1, 16, 4, {}, "tokens that a thread loads together"};
-constexpr Field kPrefetchField = {"prefetch", 0,       1,
-                                  1,          kSwitch, "the next tokens are loaded before these are worked on"};
+constexpr Field kPrefetchField = {"prefetch", 0, 1, 1, kSwitch, "loads the next tokens before working on these"};
 constexpr Field kMinBlocksField = {
     "min_blocks", 0, 16, 0, {}, "blocks that a multiprocessor must be able to hold; 0 leaves it to the compiler"};
 constexpr Field kForwardConfig[] = {
@@ -37,12 +36,7 @@ constexpr Field kForwardConfig[] = {
 };
 constexpr Field kBackwardConfig[] = {
     kBlockField,
-    {"block_tiles",
-     1,
-     1024,
-     4,
-     {},
-     "tiles of a block, which are added up there; its other threads take other channels"},
+    {"block_tiles", 1, 1024, 4, {}, "tiles of a block, whose sums are added up there"},
     {"tile_tokens", 1, 4096, 128, {}, "consecutive tokens that one thread walks"},
     kLoadTokensField,
     kPrefetchField,
@@ -71,8 +65,7 @@ constexpr TensorRule kBackwardTensors[] = {
     {"dinitial_states", "n_sequences dim history", false, true, "initial_states"},
 };
 
-// As in the templates: threads of the kernels for states; columns of a block of the backward's sum, and threads a
-// column.
+// As in the templates: threads of the kernels for states; sums of a block of the backward's last kernel, threads a sum.
 constexpr int kStateBlock = 128, kSumColumns = 32, kSumSlices = 8;
 
 std::uint32_t folded(std::int64_t blocks) {

@@ -129,8 +129,8 @@ __device__ __forceinline__ void walk(const ConvArguments& args, const ConvTile& 
 // Adds up, over the tiles of a block, what threads of the same channels have; each step halves the tiles. The sums are
 // those of lane 0 afterwards. All threads of the block take part.
 __device__ __forceinline__ void add_tiles(int lane, float (&value)[SUMS][VECTOR]) {
-  float* given =
-      reinterpret_cast<float*>(shared_memory()) + threadIdx.x;  // (SUMS * VECTOR, BLOCK), this thread's column
+  // (SUMS * VECTOR, BLOCK), from this thread's column on.
+  float* given = reinterpret_cast<float*>(shared_memory()) + threadIdx.x;
   for (int half = BLOCK_TILES / 2; half > 0; half /= 2) {
     bool gives = lane >= half && lane < 2 * half;
 #pragma unroll
@@ -228,7 +228,7 @@ extern "C" __global__ void __launch_bounds__(COLUMNS* SLICES) conv1d_pack_bwd_su
 #if HAS_INITIAL_STATES && CONV_WIDTH > 1
 // dinitial_states[s, c, j]: token i of the run reads column j by tap k = i + W-1-j, as long as i <= j. A run shorter
 // than its history hands the rest of its initial state on to its final state.
-extern "C" __global__ void __launch_bounds__(128) conv1d_pack_bwd_initial_states(const ConvArguments args) {
+extern "C" __global__ void __launch_bounds__(128, 1) conv1d_pack_bwd_initial_states(const ConvArguments args) {
   int64 channel = int64(blockIdx.x) * 128 + threadIdx.x;
   if (channel >= args.dim) return;
   float weight[CONV_WIDTH], bias = 0.0f;

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <stdexcept>
+#include <tuple>
 
 #include "database/builtin_config.hpp"
 #include "generator/operators.hpp"
@@ -72,6 +73,18 @@ TEST(Plan, ConvolutionGridOfTheChannelMajorLayoutHasTokensFirst) {
   const Plan p = plan(spec, config, problem(1000, 75'001, 7));
   EXPECT_EQ(p.launches[0].grid_x, 2u);       // 63 tiles, 32 a block
   EXPECT_EQ(p.launches[0].grid_y, 37'501u);  // two channels a block
+}
+
+TEST(Plan, ShortConvolutionsFitIntoOneRoundOfThreads) {
+  const Workload short_work{4096, 1, 4096}, long_work{32'768, 1, 4096};
+  for (const auto& [op, threads, longest] :
+       {std::tuple{Operator::conv1d_pack_fwd, 132 * 896, 64}, {Operator::conv1d_pack_bwd, 132 * 384, 128}}) {
+    const Spec spec(op);
+    const Config config = builtin_config(spec, "sm_90", short_work);
+    const KernelLaunch launch = plan(spec, config, problem(4096, 4096, 1)).launches[0];
+    EXPECT_LE(launch.grid_x * launch.grid_y * launch.block, static_cast<std::uint32_t>(threads));
+    EXPECT_EQ(builtin_config(spec, "sm_90", long_work).values["tile_tokens"], longest);
+  }
 }
 
 TEST(Plan, BackwardWorkspaceIsBoundedInTheNumberOfSequences) {
