@@ -68,13 +68,22 @@ Config scan_config(const Spec& spec, const Workload& work) {
 
 Config conv_config(const Spec& spec, const Workload& work) {
   Config config(spec.op);
-  // Wide filters keep more values a channel in registers, so fewer channels a thread.
+  const auto layout = static_cast<Layout>(spec.values["layout"]);
+  // Wide filters keep more values a channel in registers, so fewer channels a thread, and more tokens loaded together.
   const int width = spec.values["conv_width"];
-  const int wanted = width <= 4 ? 4 : width <= 8 ? 2 : 1;
+  const int wanted = layout != Layout::token_major ? 1 : width <= 4 ? 4 : width <= 8 ? 2 : 1;
   config.values.set("vector", wanted);
+  config.values.set("load_tokens", wanted == 4 ? 4 : 8);
+  // Tokens lie side by side: so do the tiles of a warp.
+  if (layout == Layout::channel_major) config.values.set("block_tiles", kWarp);
+  // Where the work is little, tiles are so short that one round of the threads that a large GPU holds does it all: 896
+  // on each of 128 multiprocessors, backward 384. Multiples of 8, so that few lengths need a kernel of their own.
+  const std::int64_t held_threads = (is_backward(spec.op) ? 384 : 896) * std::int64_t{128};
+  constexpr int kTileStep = 8;
+  const std::int64_t one_round = ceil_div(work.tokens * work.dim, wanted * held_threads * kTileStep) * kTileStep;
   constexpr int kShortestTile = 16;
-  int tile = config.values["tile_tokens"];
-  while (tile > kShortestTile && work.tokens * work.dim / (std::int64_t{wanted} * tile) < kThreadsToFill) tile /= 2;
+  const int longest_tile = config.values["tile_tokens"];
+  const auto tile = static_cast<int>(std::clamp<std::int64_t>(one_round, kShortestTile, longest_tile));
   config.values.set("tile_tokens", tile);
   return config;
 }
@@ -86,12 +95,12 @@ Config builtin_config(const Spec& spec, const std::string& arch, const Workload&
   const int longest = kLongestAccess / static_cast<int>(size_of(static_cast<Dtype>(spec.values["dtype"])));
   config.values.set("vector", std::min(config.values["vector"], longest));
   if (spec.values["layout"] != static_cast<int>(Layout::token_major)) config.values.set("vector", 1);
-  // The rows above limit registers to what was measured to pay on sm_90; elsewhere that could spill.
-  if (is_scan(spec.op)) {
-    const bool more_code = spec.values["initial_states"] + spec.values["final_states"] + spec.values["groups"] > 0 ||
-                           spec.values["layout"] != static_cast<int>(Layout::token_major);
-    if (arch != "sm_90" || more_code) config.values.set("min_blocks", 2);
-  }
+  // The rows above limit registers to what was measured to pay on sm_90; elsewhere that could spill. So could what the
+  // compiler does to hold more blocks of a convolution when it is left to itself.
+  const bool more_code = spec.values["initial_states"] + spec.values["final_states"] > 0 ||
+                         (is_scan(spec.op) && spec.values["groups"] > 0) ||
+                         spec.values["layout"] != static_cast<int>(Layout::token_major);
+  if (arch != "sm_90" || more_code) config.values.set("min_blocks", is_scan(spec.op) ? 2 : 1);
   if (arch == "sm_75" || arch == kAnyArch) {
     config.values.set("convert", 0);  // these instructions came with sm_80
     if (config.values.has("copies")) config.values.set("copies", 0);

@@ -104,4 +104,13 @@ void check_vector(const Spec& spec, const Config& config) {
   }
 }
 
+void check_min_blocks(const Config& config) {
+  constexpr int kMostThreads = 2048;  // of a multiprocessor
+  if (config.values["block"] * config.values["min_blocks"] > kMostThreads) {
+    throw std::invalid_argument(
+        fmt::format("min_blocks = {} of block = {} are more than the {} threads of a multiprocessor",
+                    config.values["min_blocks"], config.values["block"], kMostThreads));
+  }
+}
+
 }  // namespace packjit

@@ -19,6 +19,8 @@ inline constexpr int kWarp = 32;  // threads
 void require_power_of_two(const Config& config, std::string_view field);
 /// `vector` elements must be one access, and need channels next to each other.
 void check_vector(const Spec& spec, const Config& config);
+/// `min_blocks` blocks must not have more threads than a multiprocessor.
+void check_min_blocks(const Config& config);
 
 [[nodiscard]] constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -26,6 +28,6 @@ inline constexpr Field kDtypeField = {"dtype", 0, 2, 2, kDtypeLabels, "element t
 inline constexpr Field kLayoutField = {"layout", 0, 2, 0, kLayoutLabels, "which stride of the activations is 1"};
 inline constexpr Field kVectorField = {"vector", 1, 8, 8, {}, "elements that one load or store moves"};
 inline constexpr Field kConvertField = {
-    "convert", 0, 1, 1, kConvertLabels, "fp32 to bf16 by integer arithmetic, or by the instruction of sm_80 and later"};
+    "convert", 0, 1, 1, kConvertLabels, "fp32 to half precision by integer arithmetic, or as sm_80 and later can"};
 
 }  // namespace packjit

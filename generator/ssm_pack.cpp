@@ -180,12 +180,7 @@ void check_ssm_pair(const Spec& spec, const Config& config) {
         "d_state = {} over {} lanes keeps {} states a thread in registers; at most {} fit, so raise lanes{}",
         spec.values["d_state"], config.values["lanes"], held, most_held, backward ? " or lower step_tokens" : ""));
   }
-  constexpr int kMostThreads = 2048;  // of a multiprocessor
-  if (config.values["block"] * config.values["min_blocks"] > kMostThreads) {
-    throw std::invalid_argument(
-        fmt::format("min_blocks = {} of block = {} are more than the {} threads of a multiprocessor",
-                    config.values["min_blocks"], config.values["block"], kMostThreads));
-  }
+  check_min_blocks(config);
   if (config.values["vector"] > shape.channels) {
     throw std::invalid_argument(
         fmt::format("vector = {} is more than the {} channels of a block", config.values["vector"], shape.channels));

@@ -90,10 +90,13 @@ bool divisible(std::int64_t value, std::int64_t by) { return value % by == 0; }
 bool fits_vector(const Spec& spec, const TensorViews& tensors, int vector) {
   for (const TensorRule& rule : tensor_rules(spec.op)) {
     const auto it = tensors.find(rule.name);
-    if (it == tensors.end() || !is_activation(rule)) continue;
+    const bool filter = rule.name == "weight" || rule.name == "bias";
+    if (it == tensors.end() || !(is_activation(rule) || filter)) continue;
     const TensorView& view = it->second;
     const auto bytes = static_cast<std::uintptr_t>(vector) * size_of(view.type);
-    if (reinterpret_cast<std::uintptr_t>(view.data) % bytes != 0 || !divisible(view.size[2], vector)) return false;
+    if (reinterpret_cast<std::uintptr_t>(view.data) % bytes != 0) return false;
+    if (filter) continue;
+    if (!divisible(view.size[2], vector)) return false;
     if (view.size[0] > 1 && !divisible(view.stride[0], vector)) return false;
     if (view.size[1] > 1 && !divisible(view.stride[1], vector)) return false;
   }

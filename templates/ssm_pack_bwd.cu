@@ -288,7 +288,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd_che
           int64 channel = range.begin + channel_of_turn(turn);
           float h[STATES];
           load_floats(tile.before + own_place(turn), h);
-          store_states(checkpoint_place(args, item, base + TILE_TOKENS, INTERVAL, channel), channel < range.end, h);
+          store_checkpoint(checkpoint_place(args, item, base + TILE_TOKENS, INTERVAL, channel), state_lane(),
+                           channel < range.end, h);
         }
       }
     }
@@ -476,7 +477,7 @@ __device__ __forceinline__ void write_b_and_c(const SsmArguments& args, const Se
 #pragma unroll
       for (int i = 0; i < STATE_PACK; ++i) sum[i] += more[i];
     }
-    store_floats(place, sum);
+    store_global_floats(place, sum);
   }
 }
 

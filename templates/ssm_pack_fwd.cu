@@ -172,11 +172,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_fwd(con
       for (int first = 0; first < TILE_TOKENS; first += SUM_TOKENS) {
 #if HAS_CHECKPOINTS
         if (base + first > 0 && (base + first) % CHECKPOINT_INTERVAL == 0 && base + first < item.length) {
-          float* place = checkpoint_place(args, item, base + first, CHECKPOINT_INTERVAL, channel);
-#pragma unroll
-          for (int s = 0; s < STATES; ++s) {
-            if (exists && lane * STATES + s < D_STATE) place[lane * STATES + s] = h[s];
-          }
+          store_checkpoint(checkpoint_place(args, item, base + first, CHECKPOINT_INTERVAL, channel), lane, exists, h);
         }
 #endif
         float y[SUM_TOKENS];

@@ -10,7 +10,7 @@ struct ConvArguments {
   const void *dfinal_states;              // the same shape
   void *final_states, *dinitial_states;   // the same shape
   float *dweight, *dbias;                 // (dim, conv_width), (dim)
-  float* partial;                         // (tiles, dim, conv_width + 1): sums over one tile's tokens
+  float* partial;                         // (groups of tiles, conv_width + 1, dim): sums over a group's tokens
   const int* run_index;                   // (batch, seqlen): index inside the run, -1 for padding
   const int* slot;                        // (batch, seqlen): which state, -1 for padding
   const SequenceItem* items;

@@ -40,6 +40,9 @@
 #define CHANNEL_GROUPS 2
 #define TILE_TOKENS 16
 #define CHECKPOINT_TILES 1
+#define BLOCK_TILES 1
+#define LOAD_TOKENS 4
+#define HAS_PREFETCH ON
 #define STEP_TOKENS 8
 #define VECTOR 2
 #define MIN_BLOCKS 4

@@ -72,6 +72,18 @@ __device__ __forceinline__ void matrix_sum(float (&sums)[4], float a0, float a1,
       : "r"(float_to_bits(a0)), "r"(float_to_bits(a1)), "r"(float_to_bits(a2)), "r"(float_to_bits(a3)),
         "r"(float_to_bits(b0)), "r"(float_to_bits(b1)));
 }
+// Neighbouring words of global memory by one access; the copy of a struct would be split into one access a word. The
+// address must be a multiple of their size.
+__device__ __forceinline__ void store_words(void* to, const uint32 (&word)[1]) { *static_cast<uint32*>(to) = word[0]; }
+__device__ __forceinline__ void store_words(void* to, const uint32 (&word)[2]) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" : : "l"(to), "r"(word[0]), "r"(word[1]) : "memory");
+}
+__device__ __forceinline__ void store_words(void* to, const uint32 (&word)[4]) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
+               :
+               : "l"(to), "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3])
+               : "memory");
+}
 #if DTYPE == FP16
 __device__ __forceinline__ float fp16_to_float(uint16 x) {
   float y;
@@ -88,6 +100,18 @@ __device__ __forceinline__ uint16 float_to_fp16(float x) {
 __device__ __forceinline__ uint16 float_to_bf16(float x) {
   uint16 y;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
+  return y;
+}
+#endif
+#if CONVERT == NATIVE && DTYPE != FP32
+// Two values, rounded to nearest even, in the lower and the upper half of a word.
+__device__ __forceinline__ uint32 float_to_half_pair(float low, float high) {
+  uint32 y;
+#if DTYPE == FP16
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+#else
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+#endif
   return y;
 }
 #endif

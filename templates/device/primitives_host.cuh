@@ -70,6 +70,10 @@ inline float exp2_flush(float x) {
 inline float exp2_full(float x) { return __builtin_exp2f(x); }
 inline float reciprocal(float x) { return 1.0f / x; }
 inline float fused_multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+template <int COUNT>
+inline void store_words(void* to, const uint32 (&word)[COUNT]) {
+  for (int i = 0; i < COUNT; ++i) static_cast<uint32*>(to)[i] = word[i];
+}
 #if DTYPE == FP16
 // In integers, because not every host compiler has a half type.
 inline float fp16_to_float(uint16 x) {
@@ -101,5 +105,14 @@ inline uint16 float_to_bf16(float x) {
   uint32 bits = float_to_bits(x);
   uint32 rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   return uint16(x == x ? rounded : 0x7fffu);
+}
+#endif
+#if CONVERT == NATIVE && DTYPE != FP32
+inline uint32 float_to_half_pair(float low, float high) {
+#if DTYPE == FP16
+  return uint32(float_to_fp16(low)) | uint32(float_to_fp16(high)) << 16;
+#else
+  return uint32(float_to_bf16(low)) | uint32(float_to_bf16(high)) << 16;
+#endif
 }
 #endif

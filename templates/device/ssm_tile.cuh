@@ -66,6 +66,19 @@ __device__ __forceinline__ void store_floats(float* to, const float (&x)[COUNT])
   }
 }
 
+// The same to global memory.
+template <int COUNT>
+__device__ __forceinline__ void store_global_floats(float* to, const float (&x)[COUNT]) {
+  constexpr int WIDTH = COUNT % 4 == 0 ? 4 : 1;
+#pragma unroll
+  for (int i = 0; i < COUNT; i += WIDTH) {
+    uint32 word[WIDTH];
+#pragma unroll
+    for (int j = 0; j < WIDTH; ++j) word[j] = float_to_bits(x[i + j]);
+    store_words(to + i, word);
+  }
+}
+
 // The channels of a block all read the same B and C: blocks are laid out group after group. Where a group has more channels
 // than its blocks take at once, each block goes on by the number of blocks.
 struct ChannelRange {
@@ -100,6 +113,15 @@ __device__ __forceinline__ float* checkpoint_place(const SsmArguments& args, con
   int64 first_token = item.row * args.seqlen + item.start;
   int64 place = first_token / interval + base / interval - 1;
   return args.checkpoints + (place * args.dim + channel) * D_STATE;
+}
+
+__device__ __forceinline__ void store_checkpoint(float* place, int lane, bool exists, const float (&h)[STATES]) {
+  if (!exists) return;
+  if constexpr (PADDED_STATES == D_STATE) return store_global_floats(place + lane * STATES, h);
+#pragma unroll
+  for (int s = 0; s < STATES; ++s) {
+    if (lane * STATES + s < D_STATE) place[lane * STATES + s] = h[s];
+  }
 }
 
 constexpr float MOST_FLOAT = 3.402823466e38f;  // the largest finite value
