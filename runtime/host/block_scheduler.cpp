@@ -52,6 +52,8 @@ void BlockScheduler::run(const KernelLaunch& launch, void (*entry)(), HostThread
     thread.gather = &BlockScheduler::gather;
     thread.copy_async = &BlockScheduler::copy_async;
     thread.wait_copies = &BlockScheduler::wait_copies;
+    thread.commit_copies = &BlockScheduler::commit_copies;
+    thread.wait_copies_but = &BlockScheduler::wait_copies_but;
     thread.scheduler = this;
     thread.fiber = nullptr;
     thread.index = i;
@@ -156,19 +158,32 @@ int BlockScheduler::missing_lane(const Thread& thread) const {
 void BlockScheduler::copy_async(HostThread* host_thread, void* to, const void* from, unsigned bytes) {
   auto& thread = *static_cast<Thread*>(host_thread);
   BlockScheduler& self = *thread.scheduler;
-  const bool now = self.kind_ == HostOrder::Kind::forward ||
-                   (self.kind_ == HostOrder::Kind::seeded && self.random_.below(2) == 0);
+  const bool now =
+      self.kind_ == HostOrder::Kind::forward || (self.kind_ == HostOrder::Kind::seeded && self.random_.below(2) == 0);
   if (now) {
     std::memcpy(to, from, bytes);
   } else {
-    thread.copies.push_back({to, from, bytes});
+    thread.copies.push_back({to, from, bytes, thread.copy_groups});
   }
+}
+
+/// The thread's copies before `end` land.
+void BlockScheduler::land(Thread& thread, std::vector<Copy>::iterator end) {
+  for (auto copy = thread.copies.begin(); copy != end; ++copy) std::memcpy(copy->to, copy->from, copy->bytes);
+  thread.copies.erase(thread.copies.begin(), end);
 }
 
 void BlockScheduler::wait_copies(HostThread* host_thread) {
   auto& thread = *static_cast<Thread*>(host_thread);
-  for (const Copy& copy : thread.copies) std::memcpy(copy.to, copy.from, copy.bytes);
-  thread.copies.clear();
+  land(thread, thread.copies.end());
+}
+
+void BlockScheduler::commit_copies(HostThread* host_thread) { ++static_cast<Thread*>(host_thread)->copy_groups; }
+
+void BlockScheduler::wait_copies_but(HostThread* host_thread, unsigned groups_left) {
+  auto& thread = *static_cast<Thread*>(host_thread);
+  const auto may_wait = [&](const Copy& copy) { return copy.group + groups_left >= thread.copy_groups; };
+  land(thread, std::find_if(thread.copies.begin(), thread.copies.end(), may_wait));
 }
 
 void BlockScheduler::wait(Thread& thread) {
@@ -228,6 +243,7 @@ void BlockScheduler::start_block(std::uint64_t block) {
     thread.status = Status::running;
     thread.gathers = 0;
     thread.copies.clear();
+    thread.copy_groups = 0;
   }
   make_ready(0, count);
 }

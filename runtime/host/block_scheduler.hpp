@@ -45,6 +45,7 @@ class BlockScheduler {
     void* to;
     const void* from;
     unsigned bytes;
+    unsigned group;
   };
   struct Thread : HostThread {
     BlockScheduler* scheduler;
@@ -53,8 +54,9 @@ class BlockScheduler {
     unsigned value;  ///< given to, then received from an exchange
     int source;
     Status status;
-    unsigned gathers;  ///< of this thread in this block so far
-    std::vector<Copy> copies;  ///< asynchronous ones that have not landed
+    unsigned gathers;          ///< of this thread in this block so far
+    std::vector<Copy> copies;  ///< asynchronous ones that have not landed, in the order of their issue
+    unsigned copy_groups;      ///< committed by this thread in this block so far
   };
   struct Warp {
     unsigned live;
@@ -71,7 +73,10 @@ class BlockScheduler {
   static const unsigned* gather(HostThread* thread, const unsigned (&values)[6]);
   static void copy_async(HostThread* thread, void* to, const void* from, unsigned bytes);
   static void wait_copies(HostThread* thread);
+  static void commit_copies(HostThread* thread);
+  static void wait_copies_but(HostThread* thread, unsigned groups_left);
 
+  static void land(Thread& thread, std::vector<Copy>::iterator end);
   void serve(Fiber& fiber);
   void run_to_end(Fiber& fiber, Thread& thread);
   [[nodiscard]] int missing_lane(const Thread& thread) const;

@@ -18,6 +18,8 @@ struct HostThread {
   const unsigned* (*gather)(HostThread*, const unsigned (&values)[6]);
   void (*copy_async)(HostThread*, void* to, const void* from, unsigned bytes);
   void (*wait_copies)(HostThread*);
+  void (*commit_copies)(HostThread*);
+  void (*wait_copies_but)(HostThread*, unsigned groups_left);
 };
 
 }  // namespace packjit::host

@@ -28,6 +28,13 @@ __device__ __forceinline__ void copy_async(void* to, const void* from) {
 }
 // The thread waits for all its copies; other threads see them after a barrier.
 __device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// The thread's copies since the last call become a group, even where there are none.
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// The thread waits for all its groups of copies but the last GROUPS_LEFT.
+template <int GROUPS_LEFT>
+__device__ __forceinline__ void wait_copies_but() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS_LEFT) : "memory");
+}
 // 2^x, relative error 2^-22; results below 2^-126 are 0.
 __device__ __forceinline__ float exp2_flush(float x) {
   float y;

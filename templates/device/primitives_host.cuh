@@ -18,8 +18,10 @@ struct HostThread {
   unsigned (*exchange)(HostThread*, unsigned value, int lane);  // warp collective: the value given by another lane
   // Warp collective of all 32 lanes: what they give, (32, 6), to be read before the next one.
   const unsigned* (*gather)(HostThread*, const unsigned (&values)[6]);
-  void (*copy_async)(HostThread*, void* to, const void* from, unsigned bytes);  // lands now or at wait_copies
+  void (*copy_async)(HostThread*, void* to, const void* from, unsigned bytes);  // lands now or when waited for
   void (*wait_copies)(HostThread*);
+  void (*commit_copies)(HostThread*);
+  void (*wait_copies_but)(HostThread*, unsigned groups_left);
 };
 extern "C" {
 thread_local HostThread* packjit_thread = nullptr;
@@ -50,6 +52,11 @@ inline void copy_async(void* to, const void* from) {
   packjit_thread->copy_async(packjit_thread, to, from, BYTES);
 }
 inline void wait_copies() { packjit_thread->wait_copies(packjit_thread); }
+inline void commit_copies() { packjit_thread->commit_copies(packjit_thread); }
+template <int GROUPS_LEFT>
+inline void wait_copies_but() {
+  packjit_thread->wait_copies_but(packjit_thread, GROUPS_LEFT);
+}
 inline float tf32(uint32 bits) { return bits_to_float(bits & 0xffffe000u); }
 inline void matrix_sum(float (&sums)[4], float a0, float a1, float a2, float a3, float b0, float b1) {
   const unsigned given[6] = {float_to_bits(a0), float_to_bits(a1), float_to_bits(a2),

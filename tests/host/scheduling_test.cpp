@@ -74,10 +74,24 @@ void exchange_among_the_living(Argument a) {
   if (threadIdx.x % 32 >= 16) return;
   a.out[threadIdx.x] = uint32(shuffle_xor(float(threadIdx.x), 15));
 }
+// Two groups of one copy each, read after the wait for the first and after the wait for both.
+void copies_in_groups(Argument a) {
+  uint32* row = reinterpret_cast<uint32*>(shared_memory());
+  for (int i = 0; i < 2; ++i) {
+    a.out[i] = 10 + i;
+    copy_async<4>(row + i, a.out + i);
+    commit_copies();
+  }
+  wait_copies_but<1>();
+  a.out[2] = row[0];
+  a.out[3] = row[1];
+  wait_copies_but<0>();
+  a.out[4] = row[1];
+}
 )",
                      {"neighbours", "racy_neighbours", "racy_later", "order", "block_order", "sum_of_warp",
                       "sum_of_block", "count_blocks", "divergent_barrier", "barrier_against_exchange",
-                      "exchange_with_the_dead", "exchange_among_the_living"});
+                      "exchange_with_the_dead", "exchange_among_the_living", "copies_in_groups"});
 }
 
 std::vector<std::uint32_t> run(HostOrder order, KernelLaunch launch, std::size_t n) {
@@ -97,6 +111,12 @@ TEST(HostScheduling, BarrierMakesResultsIndependentOfOrder) {
   for (const HostOrder order : kOrders) {
     EXPECT_EQ(run(order, {.entry = "neighbours", .block = 96, .shared_bytes = 384}, 96), expected);
   }
+}
+
+TEST(HostScheduling, CopiesLandAtIssueOrWhenTheirGroupIsWaitedFor) {
+  const KernelLaunch launch{.entry = "copies_in_groups", .block = 1, .shared_bytes = 8};
+  EXPECT_EQ(run({Kind::forward, 0}, launch, 5), (std::vector<std::uint32_t>{10, 11, 10, 11, 11}));
+  EXPECT_EQ(run({Kind::reverse, 0}, launch, 5), (std::vector<std::uint32_t>{10, 11, 10, kUntouched, 11}));
 }
 
 TEST(HostScheduling, MissingBarrierShows) {
