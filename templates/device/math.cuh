@@ -62,7 +62,7 @@ __device__ __forceinline__ float softplus_derivative(float y) {
 __device__ __forceinline__ float sigmoid(float x) { return reciprocal(1.0f + exp2_flush(-LOG2_E * x)); }
 // x * sigmoid(x)
 __device__ __forceinline__ float silu(float x) { return x * sigmoid(x); }
-// d silu / dx = s * (1 + x * (1 - s)), s = sigmoid(x)
+// d silu / dx = s * (1 + x * (1 - s)) = s + s * (x - x * s), s = sigmoid(x)
 __device__ __forceinline__ float silu_derivative(float x, float s) {
-  return s * fused_multiply_add(x, 1.0f - s, 1.0f);
+  return fused_multiply_add(s, fused_multiply_add(-x, s, x), s);
 }
