@@ -69,16 +69,21 @@ Config scan_config(const Spec& spec, const Workload& work) {
 Config conv_config(const Spec& spec, const Workload& work) {
   Config config(spec.op);
   const auto layout = static_cast<Layout>(spec.values["layout"]);
+  const bool backward = is_backward(spec.op);
   // Wide filters keep more values a channel in registers, so fewer channels a thread, and more tokens loaded together.
   const int width = spec.values["conv_width"];
   const int wanted = layout != Layout::token_major ? 1 : width <= 4 ? 4 : width <= 8 ? 2 : 1;
   config.values.set("vector", wanted);
   config.values.set("load_tokens", wanted == 4 ? 4 : 8);
+  // About 34 KiB of shared memory a block, so that registers and not they say how many blocks fit.
+  const bool staged = backward && wanted == 4;
+  if (staged) config.values.set("stages", spec.values["dtype"] == static_cast<int>(Dtype::fp32) ? 2 : 4);
   // Tokens lie side by side: so do the tiles of a warp.
   if (layout == Layout::channel_major) config.values.set("block_tiles", kWarp);
   // Where the work is little, tiles are so short that one round of the threads that a large GPU holds does it all: 896
-  // on each of 128 multiprocessors, backward 384. Multiples of 8, so that few lengths need a kernel of their own.
-  const std::int64_t held_threads = (is_backward(spec.op) ? 384 : 896) * std::int64_t{128};
+  // on each of 128 multiprocessors, backward 512, or 384 without stages. Multiples of 8, so that few lengths need a
+  // kernel of their own.
+  const std::int64_t held_threads = (!backward ? 896 : staged ? 512 : 384) * std::int64_t{128};
   constexpr int kTileStep = 8;
   const std::int64_t one_round = ceil_div(work.tokens * work.dim, wanted * held_threads * kTileStep) * kTileStep;
   constexpr int kShortestTile = 16;
@@ -101,9 +106,14 @@ Config builtin_config(const Spec& spec, const std::string& arch, const Workload&
                          (is_scan(spec.op) && spec.values["groups"] > 0) ||
                          spec.values["layout"] != static_cast<int>(Layout::token_major);
   if (arch != "sm_90" || more_code) config.values.set("min_blocks", is_scan(spec.op) ? 2 : 1);
+  // Some have less than half the shared memory of sm_90.
+  if (arch != "sm_90" && config.values.has("stages")) {
+    config.values.set("stages", std::min(config.values["stages"], 2));
+  }
   if (arch == "sm_75" || arch == kAnyArch) {
     config.values.set("convert", 0);  // these instructions came with sm_80
     if (config.values.has("copies")) config.values.set("copies", 0);
+    if (config.values.has("stages")) config.values.set("stages", 0);
     if (config.values.has("channel_sums")) config.values.set("channel_sums", 0);
     // 64 KiB of shared memory a block, where all later architectures have 99 or more.
     if (config.values.has("channel_groups")) {

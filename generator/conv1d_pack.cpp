@@ -40,6 +40,7 @@ constexpr Field kBackwardConfig[] = {
     {"tile_tokens", 1, 4096, 128, {}, "consecutive tokens that one thread walks"},
     kLoadTokensField,
     kPrefetchField,
+    {"stages", 0, 8, 0, {}, "batches of loaded tokens under way to shared memory; 0: to registers, as prefetch says"},
     {"vector", 1, 8, 4, {}, "elements that one load or store moves"},
     kMinBlocksField,
     kConvertField,
@@ -72,13 +73,17 @@ std::uint32_t folded(std::int64_t blocks) {
   return static_cast<std::uint32_t>(std::clamp<std::int64_t>(blocks, 1, kLongestGridY));
 }
 
-constexpr std::uint32_t kMostSharedBytes = 48 * 1024;  // what every architecture gives a block unasked
+constexpr int kMostSharedBytes = 64 * 1024;  // what every architecture gives a block
 
-/// What the tiles of a block exchange in the backward: the sums of each thread.
-std::uint32_t shared_bytes(const Spec& spec, const Config& config) {
-  if (config.values["block_tiles"] == 1) return 0;
-  return static_cast<std::uint32_t>((spec.values["conv_width"] + 1) * config.values["vector"] * config.values["block"] *
-                                    static_cast<int>(sizeof(float)));
+/// Of a block of the backward: x, dout and an index for each batch under way, and then in their place what its tiles
+/// exchange, the sums of each thread.
+int shared_bytes(const Spec& spec, const Config& config) {
+  constexpr int kIndex = sizeof(int), kSum = sizeof(float);
+  const int vector = config.values["vector"];
+  const int pack = vector * static_cast<int>(size_of(static_cast<Dtype>(spec.values["dtype"])));
+  const int batches = config.values["stages"] * (2 * config.values["load_tokens"] * pack + kIndex);
+  const int sums = config.values["block_tiles"] > 1 ? (spec.values["conv_width"] + 1) * vector * kSum : 0;
+  return std::max(batches, sums) * config.values["block"];
 }
 
 KernelLaunch per_state(std::string entry, const Sizes& sizes) {
@@ -114,10 +119,10 @@ void check_conv_pair(const Spec& spec, const Config& config) {
   }
   if (is_backward(spec.op) && shared_bytes(spec, config) > kMostSharedBytes) {
     throw std::invalid_argument(fmt::format(
-        "block = {} with vector = {} and conv_width = {} shares {} bytes between tiles; at most {} fit, so lower "
-        "block or set block_tiles to 1",
-        config.values["block"], config.values["vector"], spec.values["conv_width"], shared_bytes(spec, config),
-        kMostSharedBytes));
+        "block = {} with vector = {}, conv_width = {}, stages = {}, load_tokens = {} and block_tiles = {} needs {} "
+        "bytes of shared memory; at most {} fit, so lower block or stages, or set block_tiles to 1",
+        config.values["block"], config.values["vector"], spec.values["conv_width"], config.values["stages"],
+        config.values["load_tokens"], config.values["block_tiles"], shared_bytes(spec, config), kMostSharedBytes));
   }
   // Each tap keeps an input, a weight and, backward, two sums in registers for every element of the vector.
   const int held = (is_backward(spec.op) ? 4 : 2) * spec.values["conv_width"] * config.values["vector"];
@@ -148,7 +153,7 @@ Plan conv_plan(const Spec& spec, const Config& config, const Problem& problem) {
   Plan result;
   result.launches.push_back({name, static_cast<std::uint32_t>(fast), folded(slow),
                              static_cast<std::uint32_t>(config.values["block"]),
-                             is_backward(spec.op) ? shared_bytes(spec, config) : 0});
+                             is_backward(spec.op) ? static_cast<std::uint32_t>(shared_bytes(spec, config)) : 0});
   const bool has_history = spec.values["conv_width"] > 1;
   if (!is_backward(spec.op)) {
     if (spec.values["final_states"] != 0 && has_history) {

@@ -5,11 +5,12 @@
 //   dweight[W-1-k] = sum over t of g[t] * (the input that tap k of t read, initial states included)
 //   dbias         = sum over t of g[t]
 //
-// One thread owns VECTOR channels and walks a tile of tokens and W-1 more, loaded as in the forward. It recomputes
-// pre[t] from inputs that it keeps in registers, and keeps the W unfinished sums of dx beside them: g[t] goes to the
-// tokens at distance 0..W-1 before it that are in its run. The sums over tokens are added up within a block and leave
-// as one partial sum a block and channel; conv1d_pack_bwd_sum adds those. All of it in a fixed order. dfinal_states
-// adds to dx of the last W-1 tokens of a sequence, since the final state is a copy of those inputs.
+// One thread owns VECTOR channels and walks a tile of tokens and W-1 more, loaded as in the forward, or by way of
+// shared memory (STAGES), where more can be under way than registers could take. It recomputes pre[t] from inputs that
+// it keeps in registers, and keeps the W unfinished sums of dx beside them: g[t] goes to the tokens at distance 0..W-1
+// before it that are in its run. The sums over tokens are added up within a block and leave as one partial sum a block
+// and channel; conv1d_pack_bwd_sum adds those. All of it in a fixed order. dfinal_states adds to dx of the last W-1
+// tokens of a sequence, since the final state is a copy of those inputs.
 #include "device/parameters.cuh"
 #include "device/primitives.cuh"
 #include "device/number.cuh"
@@ -45,38 +46,93 @@ __device__ __forceinline__ float through_activation(float pre, float dout) {
 #endif
 }
 
-// LOAD_TOKENS tokens as they stand in memory.
+// LOAD_TOKENS tokens as they stand in memory: those of the tile from its token `first` on, and those behind the tile
+// whose g its last tokens need. `last_index` is the index in its run of the last token; it counts only where all tokens
+// are in the tile.
+#if STAGES > 0
+// Batches come through shared memory, STAGES of them under way. A thread reads only what it has copied itself, so it
+// waits for its own copies and for no other thread.
 struct Batch {
-  int last_index;  // index in its run of the last token, or of the tile's last
-  Pack x[LOAD_TOKENS], dout[LOAD_TOKENS];
+  Pack* packs;  // every BLOCK-th, first of x, then of dout
+  int* index;
+  __device__ __forceinline__ Pack x(int j) const { return packs[j * BLOCK]; }
+  __device__ __forceinline__ Pack dout(int j) const { return packs[(LOAD_TOKENS + j) * BLOCK]; }
+  __device__ __forceinline__ int last_index() const { return *index; }
 };
-// Those of the tile from its token `first` on, and those behind the tile whose g its last tokens need.
+constexpr int STAGE_PACKS = 2 * LOAD_TOKENS * BLOCK;
+__device__ __forceinline__ Batch batch_at(int first) {
+  Pack* packs = reinterpret_cast<Pack*>(shared_memory());
+  int* indices = reinterpret_cast<int*>(packs + STAGES * STAGE_PACKS);
+  unsigned stage = unsigned(first) / LOAD_TOKENS % STAGES;
+  return {packs + stage * STAGE_PACKS + threadIdx.x, indices + stage * BLOCK + threadIdx.x};
+}
+
+// Where the token to be copied next stands.
+struct Source {
+  const Element *x, *dout;
+};
+__device__ __forceinline__ void copy_packs(const View3& view, const Element*& from, int left, Pack* to) {
+#pragma unroll
+  for (int j = 0; j < LOAD_TOKENS; ++j) {
+    if (j < left) {
+      if constexpr (sizeof(Pack) >= 4) {
+        copy_async<int(sizeof(Pack))>(to + j * BLOCK, from);
+      } else {
+        to[j * BLOCK] = load_pack(from);
+      }
+    }
+    from += offset_of(view, 0, 1, 0);
+  }
+}
+__device__ __forceinline__ void copy_batch(const ConvArguments& args, const ConvTile& tile, int first, const int* index,
+                                           Source& from) {
+  Batch batch = batch_at(first);
+  int left = tile.tokens + tile.after - first;
+  if (left >= LOAD_TOKENS) {
+    copy_packs(args.x, from.x, LOAD_TOKENS, batch.packs);
+    copy_packs(args.dout, from.dout, LOAD_TOKENS, batch.packs + LOAD_TOKENS * BLOCK);
+    copy_async<int(sizeof(int))>(batch.index, index + LOAD_TOKENS - 1);
+  } else if (left > 0) {
+    copy_packs(args.x, from.x, left, batch.packs);
+    copy_packs(args.dout, from.dout, left, batch.packs + LOAD_TOKENS * BLOCK);
+  }
+  commit_copies();
+}
+#else
+struct Batch {
+  int loaded_index;
+  Pack loaded_x[LOAD_TOKENS], loaded_dout[LOAD_TOKENS];
+  __device__ __forceinline__ Pack x(int j) const { return loaded_x[j]; }
+  __device__ __forceinline__ Pack dout(int j) const { return loaded_dout[j]; }
+  __device__ __forceinline__ int last_index() const { return loaded_index; }
+};
 __device__ __forceinline__ Batch load_batch(const ConvArguments& args, const ConvTile& tile, int first) {
   Batch batch;
   int last = first + LOAD_TOKENS < tile.tokens ? first + LOAD_TOKENS - 1 : tile.tokens - 1;
-  batch.last_index = run_index(args, tile.row, tile.begin + last);
+  batch.loaded_index = run_index(args, tile.row, tile.begin + last);
   int left = tile.tokens + tile.after - first;
-  load_packs(args.x, tile.row, tile.begin + first, left, tile.channel, batch.x);
-  load_packs(args.dout, tile.row, tile.begin + first, left, tile.channel, batch.dout);
+  load_packs(args.x, tile.row, tile.begin + first, left, tile.channel, batch.loaded_x);
+  load_packs(args.dout, tile.row, tile.begin + first, left, tile.channel, batch.loaded_dout);
   return batch;
 }
+#endif
 
 // The sums over tokens: the gradients of the weights of taps 0..W-1, then of the bias.
 constexpr int SUMS = CONV_WIDTH + 1;
 
-// dx[k] is the unfinished gradient of the token at distance k. PLAIN: all tokens of the batch are in the tile, and so
+// dx[k] is the unfinished gradient of the token at distance k; `to` is where the next finished one goes. PLAIN: all tokens of the batch are in the tile, and so
 // are the W-1 before each, in its run.
 template <bool PLAIN>
-__device__ __forceinline__ void walk(const ConvArguments& args, const ConvTile& tile, int first, const Batch& batch,
-                                     const Filter& filter, float (&past)[HISTORY][VECTOR],
+__device__ __forceinline__ void walk(const ConvArguments& args, const ConvTile& tile, int first, const int* index,
+                                     const Batch& batch,
+                                     const Filter& filter, Element*& to, float (&past)[HISTORY][VECTOR],
                                      float (&dx)[CONV_WIDTH][VECTOR], float (&sums)[SUMS][VECTOR]) {
   // Beyond the row there is nothing to add; the walk goes on to finish the last tokens.
-  int index[LOAD_TOKENS];
-  if (!PLAIN) load_run_index(args, tile.row, tile.begin + first, tile.tokens + tile.after - first, index);
-#pragma unroll
+#pragma unroll(PLAIN || STAGES == 0 ? LOAD_TOKENS : 1)
   for (int j = 0; j < LOAD_TOKENS; ++j) {
     int64 t = tile.begin + first + j;
-    int i = PLAIN ? CONV_WIDTH : index[j];
+    int i = CONV_WIDTH;
+    if (!PLAIN) i = first + j < tile.tokens + tile.after ? index[j] : -1;
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
 #pragma unroll
@@ -86,8 +142,8 @@ __device__ __forceinline__ void walk(const ConvArguments& args, const ConvTile& 
     if (i >= 0) {
       if (i == 0) start_run(args, tile.row, t, tile.channel, past);
       float x[VECTOR], pre[VECTOR], g[VECTOR];
-      unpack(batch.x[j], x);
-      unpack(batch.dout[j], g);
+      unpack(batch.x(j), x);
+      unpack(batch.dout(j), g);
       convolve(filter, x, past, pre);
 #pragma unroll
       for (int v = 0; v < VECTOR; ++v) {
@@ -107,8 +163,8 @@ __device__ __forceinline__ void walk(const ConvArguments& args, const ConvTile& 
     }
 
     if (PLAIN || (first + j >= CONV_WIDTH - 1 && first + j < tile.tokens + CONV_WIDTH - 1)) {
-      int64 finished = t - (CONV_WIDTH - 1);
 #if HAS_FINAL_STATES && CONV_WIDTH > 1
+      int64 finished = t - (CONV_WIDTH - 1);
       // The token at distance k from the end of its run is column W-2-k of the final state.
       int64 slot = i < CONV_WIDTH - 1 ? args.slot[tile.row * args.seqlen + finished] : -1;
       if (slot >= 0) {
@@ -121,7 +177,8 @@ __device__ __forceinline__ void walk(const ConvArguments& args, const ConvTile& 
         }
       }
 #endif
-      store_pack(output_at(args.dx, tile.row, finished, tile.channel), dx[CONV_WIDTH - 1]);
+      store_pack(to, dx[CONV_WIDTH - 1]);
+      to += offset_of(args.dx, 0, 1, 0);
     }
   }
 }
@@ -162,30 +219,50 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) conv1d_pack_bwd(
     ConvTile tile = conv_tile(args, turn);
     float sums[SUMS][VECTOR] = {};
     if (tile.exists) {
+      const int* index = args.run_index + tile.row * args.seqlen + tile.begin;
+#if STAGES > 0
+      Source from = {element_at(args.x, tile.row, tile.begin, tile.channel),
+                     element_at(args.dout, tile.row, tile.begin, tile.channel)};
+#pragma unroll 1
+      for (int n = 0; n < STAGES * LOAD_TOKENS; n += LOAD_TOKENS) copy_batch(args, tile, n, index + n, from);
+#else
       Batch next = load_batch(args, tile, 0);
+#endif
       Filter filter;
       load_filter(args, tile.channel, filter);
       float past[HISTORY][VECTOR], dx[CONV_WIDTH][VECTOR] = {};
       load_past(args, tile.row, tile.begin, tile.channel, past);
 
+      Element* to = output_at(args.dx, tile.row, tile.begin, tile.channel);
       int first = 0;
       do {
+#if STAGES > 0
+        Batch batch = batch_at(first);
+        wait_copies_but<STAGES - 1>();
+#else
         Batch batch = next;
 #if HAS_PREFETCH
         next = load_batch(args, tile, first + LOAD_TOKENS);
 #endif
-        if (batch.last_index >= LOAD_TOKENS + CONV_WIDTH - 2 && first >= CONV_WIDTH - 1 &&
+#endif
+        if (batch.last_index() >= LOAD_TOKENS + CONV_WIDTH - 2 && first >= CONV_WIDTH - 1 &&
             first + LOAD_TOKENS <= tile.tokens) {
-          walk<true>(args, tile, first, batch, filter, past, dx, sums);
+          walk<true>(args, tile, first, index, batch, filter, to, past, dx, sums);
         } else {
-          walk<false>(args, tile, first, batch, filter, past, dx, sums);
+          walk<false>(args, tile, first, index, batch, filter, to, past, dx, sums);
         }
-#if !HAS_PREFETCH
+#if STAGES > 0
+        copy_batch(args, tile, first + STAGES * LOAD_TOKENS, index + STAGES * LOAD_TOKENS, from);
+#elif !HAS_PREFETCH
         next = load_batch(args, tile, first + LOAD_TOKENS);
 #endif
         first += LOAD_TOKENS;
+        index += LOAD_TOKENS;
       } while (first < tile.tokens + CONV_WIDTH - 1);
     }
+#if STAGES > 0 && BLOCK_TILES > 1
+    sync_block();  // sums are exchanged where the batches were
+#endif
     add_tiles(tile.lane, sums);
     if (tile.lane == 0 && tile.exists) {
 #pragma unroll

@@ -43,6 +43,7 @@
 #define BLOCK_TILES 1
 #define LOAD_TOKENS 4
 #define HAS_PREFETCH ON
+#define STAGES 0
 #define STEP_TOKENS 8
 #define VECTOR 2
 #define MIN_BLOCKS 4

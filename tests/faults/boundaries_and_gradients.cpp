@@ -200,8 +200,19 @@ TEST_P(KnownFaults, K13_convolutions_that_load_any_number_of_tokens_together) {
       {{"load_tokens", "2"}, {"tile_tokens", "24"}, {"block_tiles", "8"}, {"vector", "4"}, {"prefetch", "off"}},
       {{"load_tokens", "16"}, {"tile_tokens", "5"}, {"block_tiles", "1"}, {"vector", "4"}},
   };
+  // The backward's batches also come through shared memory.
+  const decltype(Case::config) staged[] = {
+      {{"stages", "1"}, {"load_tokens", "3"}, {"tile_tokens", "7"}, {"block_tiles", "2"}, {"vector", "2"}},
+      {{"stages", "3"}, {"load_tokens", "4"}, {"tile_tokens", "24"}, {"block_tiles", "8"}, {"vector", "4"}},
+      {{"stages", "8"}, {"load_tokens", "2"}, {"tile_tokens", "5"}, {"block_tiles", "1"}, {"vector", "1"}},
+  };
   for (const Operator op : {Operator::conv1d_pack_fwd, Operator::conv1d_pack_bwd}) {
-    for (const auto& config : configs) {
+    std::vector<decltype(Case::config)> all(std::begin(configs), std::end(configs));
+    if (is_backward(op)) {
+      for (auto& config : all) config.emplace_back("stages", "0");
+      all.insert(all.end(), std::begin(staged), std::end(staged));
+    }
+    for (const auto& config : all) {
       Case c = with_states(small(op, {{5, 40, -3, 6}, {1, 1, 2, 50}}));
       c.dim = 12;
       c.config = config;

@@ -57,6 +57,13 @@ TEST(Plan, ConvolutionBlocksHaveSeveralTilesWhoseSumsAreAddedThere) {
   EXPECT_EQ(p.launches[1].grid_x, 40u);            // 1280 sums, 32 a block
   EXPECT_EQ(p.launches[1].block, 256u);
 
+  config.values.set("load_tokens", 4);
+  config.values.set("stages", 2);  // each thread has 2 * 64 bytes of x and dout and 2 indices, before any sums
+  EXPECT_EQ(plan(spec, config, problem(1000, 256, 7)).launches[0].shared_bytes, 17'408u);
+  config.values.set("stages", 8);
+  EXPECT_THROW(check_pair(spec, config), std::invalid_argument);
+  config.values.set("stages", 0);
+
   config.values.set("block_tiles", 256);
   EXPECT_THROW(check_pair(spec, config), std::invalid_argument);
   config.values.set("block_tiles", 1);
@@ -78,7 +85,7 @@ TEST(Plan, ConvolutionGridOfTheChannelMajorLayoutHasTokensFirst) {
 TEST(Plan, ShortConvolutionsFitIntoOneRoundOfThreads) {
   const Workload short_work{4096, 1, 4096}, long_work{32'768, 1, 4096};
   for (const auto& [op, threads, longest] :
-       {std::tuple{Operator::conv1d_pack_fwd, 132 * 896, 64}, {Operator::conv1d_pack_bwd, 132 * 384, 128}}) {
+       {std::tuple{Operator::conv1d_pack_fwd, 132 * 896, 64}, {Operator::conv1d_pack_bwd, 132 * 512, 128}}) {
     const Spec spec(op);
     const Config config = builtin_config(spec, "sm_90", short_work);
     const KernelLaunch launch = plan(spec, config, problem(4096, 4096, 1)).launches[0];
