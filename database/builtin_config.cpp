@@ -90,6 +90,8 @@ Config conv_config(const Spec& spec, const Workload& work) {
   const int longest_tile = config.values["tile_tokens"];
   const auto tile = static_cast<int>(std::clamp<std::int64_t>(one_round, kShortestTile, longest_tile));
   config.values.set("tile_tokens", tile);
+  // Much work is done with fewer and longer accesses.
+  if (!backward && wanted == 4 && one_round > longest_tile) config.values.set("vector", 8);
   return config;
 }
 
