@@ -108,6 +108,7 @@ Config builtin_config(const Spec& spec, const std::string& arch, const Workload&
                          (is_scan(spec.op) && spec.values["groups"] > 0) ||
                          spec.values["layout"] != static_cast<int>(Layout::token_major);
   if (arch != "sm_90" || more_code) config.values.set("min_blocks", is_scan(spec.op) ? 2 : 1);
+  if (arch == "sm_90" && config.values.has("early_sum")) config.values.set("early_sum", 1);
   // Some have less than half the shared memory of sm_90.
   if (arch != "sm_90" && config.values.has("stages")) {
     config.values.set("stages", std::min(config.values["stages"], 2));

@@ -41,6 +41,7 @@ constexpr Field kBackwardConfig[] = {
     kLoadTokensField,
     kPrefetchField,
     {"stages", 0, 8, 0, {}, "batches of loaded tokens under way to shared memory; 0: to registers, as prefetch says"},
+    {"early_sum", 0, 1, 0, kSwitch, "the last kernel starts while the others end, as sm_90 and later can"},
     {"vector", 1, 8, 4, {}, "elements that one load or store moves"},
     kMinBlocksField,
     kConvertField,
@@ -167,7 +168,7 @@ Plan conv_plan(const Spec& spec, const Config& config, const Problem& problem) {
   const std::int64_t sums = sizes.dim * (spec.values["conv_width"] + 1);
   constexpr int kSumBlock = kSumColumns * kSumSlices;
   result.launches.push_back({name + "_sum", static_cast<std::uint32_t>(ceil_div(sums, kSumColumns)), 1, kSumBlock,
-                             kSumBlock * sizeof(float)});
+                             kSumBlock * sizeof(float), config.values["early_sum"] != 0});
   result.workspace_bytes = grid.tile_groups * sums * static_cast<std::int64_t>(sizeof(float));
   return result;
 }

@@ -84,6 +84,7 @@ struct KernelLaunch {
   std::string entry;  ///< name of the __global__ function in the generated source
   std::uint32_t grid_x = 1, grid_y = 1, block = 1;
   std::uint32_t shared_bytes = 0;  ///< dynamic shared memory
+  bool early = false;              ///< may start while the launch before it ends, for which it waits itself
 };
 
 /// The launches of one operator call, in order, and the scratch memory they share.

@@ -142,8 +142,21 @@ void CudaDevice::launch(const Module& module, const KernelLaunch& launch, std::s
   CUfunction function = own_module(module, context).function(launch.entry, launch.shared_bytes);
   // The driver copies the argument during the call and does not change it.
   void* parameters[] = {const_cast<std::byte*>(argument.data())};
-  const CUresult status = context.driver().launch_kernel(function, launch.grid_x, launch.grid_y, 1, launch.block, 1, 1,
-                                                         launch.shared_bytes, context.stream(), parameters, nullptr);
+  CUlaunchAttribute early{};
+  early.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+  early.value.programmaticStreamSerializationAllowed = 1;
+  CUlaunchConfig config{};
+  config.gridDimX = launch.grid_x;
+  config.gridDimY = launch.grid_y;
+  config.gridDimZ = 1;
+  config.blockDimX = launch.block;
+  config.blockDimY = 1;
+  config.blockDimZ = 1;
+  config.sharedMemBytes = launch.shared_bytes;
+  config.hStream = context.stream();
+  config.attrs = &early;
+  config.numAttrs = launch.early ? 1 : 0;
+  const CUresult status = context.driver().launch_kernel(&config, function, parameters, nullptr);
   if (status != CUDA_SUCCESS) {
     throw std::runtime_error(fmt::format(
         "could not launch kernel {} with grid {} x {}, block {}, {} bytes of shared "

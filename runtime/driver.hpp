@@ -42,7 +42,7 @@ namespace packjit {
   X(module_function, cuModuleGetFunction, "cuModuleGetFunction")                \
   X(function_attribute, cuFuncGetAttribute, "cuFuncGetAttribute")               \
   X(function_set_attribute, cuFuncSetAttribute, "cuFuncSetAttribute")           \
-  X(launch_kernel, cuLaunchKernel, "cuLaunchKernel")                            \
+  X(launch_kernel, cuLaunchKernelEx, "cuLaunchKernelEx")                        \
   X(max_active_blocks, cuOccupancyMaxActiveBlocksPerMultiprocessor, "cuOccupancyMaxActiveBlocksPerMultiprocessor")
 
 /// The CUDA driver, opened at run time. Internal: needs NVIDIA's header to build. Immutable; concurrent use is safe.

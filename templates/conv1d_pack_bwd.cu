@@ -215,6 +215,9 @@ __device__ __forceinline__ void store_sums(float* to, const float (&x)[VECTOR]) 
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) conv1d_pack_bwd(const ConvArguments args) {
+#if HAS_EARLY_SUM
+  let_next_start();
+#endif
   for (int64 turn = blockIdx.y; turn < conv_turns(args); turn += gridDim.y) {
     ConvTile tile = conv_tile(args, turn);
     float sums[SUMS][VECTOR] = {};
@@ -277,6 +280,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) conv1d_pack_bwd(
 // adds what they have.
 constexpr int COLUMNS = 32, SLICES = 8;
 extern "C" __global__ void __launch_bounds__(COLUMNS* SLICES) conv1d_pack_bwd_sum(const ConvArguments args) {
+#if HAS_EARLY_SUM
+  wait_for_previous();
+#endif
   float* of_slices = reinterpret_cast<float*>(shared_memory());  // (SLICES, COLUMNS)
   int64 groups = tile_groups(args), columns = args.dim * SUMS;
   int64 column = int64(blockIdx.x) * COLUMNS + threadIdx.x % COLUMNS;

@@ -44,6 +44,7 @@
 #define LOAD_TOKENS 4
 #define HAS_PREFETCH ON
 #define STAGES 0
+#define HAS_EARLY_SUM ON
 #define STEP_TOKENS 8
 #define VECTOR 2
 #define MIN_BLOCKS 4

@@ -35,6 +35,10 @@ template <int GROUPS_LEFT>
 __device__ __forceinline__ void wait_copies_but() {
   asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS_LEFT) : "memory");
 }
+// The launch after this one may start, where the host lets it, as soon as every block has begun.
+__device__ __forceinline__ void let_next_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+// A launch that started early waits until the one before it has ended and its writes are seen.
+__device__ __forceinline__ void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 // 2^x, relative error 2^-22; results below 2^-126 are 0.
 __device__ __forceinline__ float exp2_flush(float x) {
   float y;

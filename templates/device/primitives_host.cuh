@@ -57,6 +57,8 @@ template <int GROUPS_LEFT>
 inline void wait_copies_but() {
   packjit_thread->wait_copies_but(packjit_thread, GROUPS_LEFT);
 }
+inline void let_next_start() {}
+inline void wait_for_previous() {}
 inline float tf32(uint32 bits) { return bits_to_float(bits & 0xffffe000u); }
 inline void matrix_sum(float (&sums)[4], float a0, float a1, float a2, float a3, float b0, float b1) {
   const unsigned given[6] = {float_to_bits(a0), float_to_bits(a1), float_to_bits(a2),

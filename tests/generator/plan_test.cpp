@@ -56,6 +56,10 @@ TEST(Plan, ConvolutionBlocksHaveSeveralTilesWhoseSumsAreAddedThere) {
   EXPECT_EQ(p.workspace_bytes, 20'480);            // five sums for each of 256 channels and 4 groups
   EXPECT_EQ(p.launches[1].grid_x, 40u);            // 1280 sums, 32 a block
   EXPECT_EQ(p.launches[1].block, 256u);
+  EXPECT_FALSE(p.launches[1].early);
+  config.values.set("early_sum", 1);
+  EXPECT_FALSE(plan(spec, config, problem(1000, 256, 7)).launches[0].early);
+  EXPECT_TRUE(plan(spec, config, problem(1000, 256, 7)).launches[1].early);
 
   config.values.set("load_tokens", 4);
   config.values.set("stages", 2);  // each thread has 2 * 64 bytes of x and dout and 2 indices, before any sums
