@@ -150,10 +150,11 @@ SharedBytes shared_bytes(const Spec& spec, const Config& config) {
   const std::int64_t steps = tile / config.values["step_tokens"];
   std::int64_t floats = common + columns * 4 + rounded(own) + elements(inputs * fetched);  // inputs, rates
   floats += segmented * rounded(shape.channels);                                           // sums of dt
-  const std::int64_t checkpoints = floats + rounded(own);      // and the states before the first step
-  floats += rounded(steps * own) + 3 * rounded(own);           // states before all steps; checkpoint, carry, dA
-  floats += groups * block * 2;                                // dD and ddelta_bias
-  floats += rounded(block / kWarp * tile * 2 * shape.padded);  // dB and dC of each warp
+  const std::int64_t checkpoints = floats + rounded(own);  // and the states before the first step
+  floats += rounded(steps * own) + 3 * rounded(own);       // states before all steps; checkpoint, carry, dA
+  floats += groups * block * 2;                            // dD and ddelta_bias
+  const std::int64_t summed = d_state > 64 ? config.values["step_tokens"] : tile;
+  floats += rounded(block / kWarp * summed * 2 * shape.padded);  // dB and dC of each warp
   return {bytes(floats), bytes(checkpoints)};
 }
 
@@ -214,7 +215,8 @@ void check_ssm_pair(const Spec& spec, const Config& config) {
                                               SEGMENT_TOKENS, interval));
     }
     if (config.values["channel_sums"] == 1 && spec.values["dtype"] == static_cast<int>(Dtype::fp32)) {
-      throw std::invalid_argument("channel_sums = tensor rounds addends to tf32, which fp32 cannot afford; choose registers");
+      throw std::invalid_argument(
+          "channel_sums = tensor rounds addends to tf32, which fp32 cannot afford; choose registers");
     }
     constexpr int kMostLanes = 8;
     if (config.values["channel_sums"] == 1 && config.values["lanes"] > kMostLanes) {
@@ -298,7 +300,7 @@ Plan ssm_plan(const Spec& spec, const Config& config, const Problem& problem) {
     result.launches.push_back({name + suffix, static_cast<std::uint32_t>(ceil_div(sums, kSumBlock)), 1, kSumBlock, 0});
   };
   if (segmented && (!backward || !stored)) {
-    per_item("_segments", shared.whole);
+    per_item("_segments", backward ? shared.checkpoints : shared.whole);
     walk("_boundaries");
   }
   if (!backward) {

@@ -35,6 +35,7 @@ constexpr int CHANNELS = WARPS * WARP_CHANNELS * CHANNEL_GROUPS;  // of a block
 constexpr int STEPS = TILE_TOKENS / STEP_TOKENS;
 constexpr int INTERVAL = CHECKPOINT_TILES * TILE_TOKENS;          // tokens between checkpoints
 constexpr int OWN = CHANNEL_GROUPS * BLOCK * STATES;              // one float for each state of each turn of each thread
+constexpr int SUM_TOKENS = D_STATE > 64 ? STEP_TOKENS : TILE_TOKENS;  // whose dB and dC leave together; many states need much room
 constexpr int FOLD_TOKENS = 256;  // after about so many, sums over time are folded into compensated ones
 // The elementwise passes over a tile: how often each thread takes VECTOR channels of a token, and whether some do not the last time.
 constexpr int ROUNDS = (TILE_TOKENS * CHANNELS / VECTOR + BLOCK - 1) / BLOCK;
@@ -68,7 +69,7 @@ struct Tile {
   float* carry;         // OWN: a * g, handed from later tokens to earlier ones
   float* dA;            // OWN: since the last fold
   Float2* time_sums;    // (CHANNEL_GROUPS, BLOCK): dD and ddelta_bias since the last fold
-  float* channel_sums;  // (WARPS, TILE_TOKENS, 2, PADDED_STATES): dB and dC over one warp's channels
+  float* channel_sums;  // (WARPS, SUM_TOKENS, 2, PADDED_STATES): dB and dC over one warp's channels
 };
 __device__ __forceinline__ Tile shared_tile() {
   float* next = reinterpret_cast<float*>(shared_memory());
@@ -90,7 +91,7 @@ __device__ __forceinline__ Tile shared_tile() {
   tile.carry = take_floats(next, OWN);
   tile.dA = take_floats(next, OWN);
   tile.time_sums = reinterpret_cast<Float2*>(take_floats(next, CHANNEL_GROUPS * BLOCK * 2));
-  tile.channel_sums = take_floats(next, WARPS * TILE_TOKENS * 2 * PADDED_STATES);
+  tile.channel_sums = take_floats(next, WARPS * SUM_TOKENS * 2 * PADDED_STATES);
   return tile;
 }
 
@@ -592,7 +593,7 @@ __device__ __forceinline__ void clear_time_sums(const SsmArguments& args, const 
   }
 }
 
-// dB and dC of a tile: the warps' sums, as partial sums of the block. A block that takes several ranges of channels adds them up.
+// dB and dC of SUM_TOKENS tokens: the warps' sums, as partial sums of the block. A block that takes several ranges of channels adds them up.
 __device__ __forceinline__ void write_b_and_c(const SsmArguments& args, const SequenceItem& item, int base,
                                               const ChannelRange& range, const Tile& tile, bool add) {
   constexpr unsigned PACKS = 2 * D_STATE / STATE_PACK;  // of a token: dB, then dC
@@ -600,7 +601,7 @@ __device__ __forceinline__ void write_b_and_c(const SsmArguments& args, const Se
   if (args.blocks_per_group > 1) token += int64(blockIdx.x % unsigned(args.blocks_per_group)) * args.batch * args.seqlen;
   float* partial = args.partial_bc + (token * args.groups + range.group) * 2 * D_STATE;
 #pragma unroll 1
-  for (unsigned k = threadIdx.x; k < TILE_TOKENS * PACKS; k += BLOCK) {
+  for (unsigned k = threadIdx.x; k < SUM_TOKENS * PACKS; k += BLOCK) {
     int j = int(k / PACKS), column = int(k % PACKS * STATE_PACK);
     if (base + j >= item.length) break;
     int n = column % D_STATE, kind = column / D_STATE;
@@ -608,7 +609,7 @@ __device__ __forceinline__ void write_b_and_c(const SsmArguments& args, const Se
     float sum[STATE_PACK] = {}, more[STATE_PACK];
 #pragma unroll
     for (int w = 0; w < WARPS; ++w) {
-      load_floats(warp_sums + w * TILE_TOKENS * 2 * PADDED_STATES, more);
+      load_floats(warp_sums + w * SUM_TOKENS * 2 * PADDED_STATES, more);
 #pragma unroll
       for (int i = 0; i < STATE_PACK; ++i) sum[i] += more[i];
     }
@@ -697,10 +698,13 @@ __device__ __forceinline__ void run_sequence(const SsmArguments& args, const Seg
         ChannelSums sums;
 #pragma unroll 1
         for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) run_back(tile, step, turn, sums);
-        sums.store(tile.channel_sums + (int(threadIdx.x) / 32 * TILE_TOKENS + step * STEP_TOKENS) * 2 * PADDED_STATES);
+        int first = step * STEP_TOKENS % SUM_TOKENS;
+        sums.store(tile.channel_sums + (int(threadIdx.x) / 32 * SUM_TOKENS + first) * 2 * PADDED_STATES);
+        if (first > 0) continue;
+        sync_block();
+        write_b_and_c(args, item, base + step * STEP_TOKENS, range, tile, add);
+        if constexpr (SUM_TOKENS < TILE_TOKENS) sync_block();  // the sums have been read
       }
-      sync_block();
-      write_b_and_c(args, item, base, range, tile, add);
       write_gradients(args, item, base, range, tile);
       not_folded += TILE_TOKENS;
       if (not_folded >= FOLD_TOKENS) {
