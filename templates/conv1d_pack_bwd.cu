@@ -120,8 +120,8 @@ __device__ __forceinline__ Batch load_batch(const ConvArguments& args, const Con
 // The sums over tokens: the gradients of the weights of taps 0..W-1, then of the bias.
 constexpr int SUMS = CONV_WIDTH + 1;
 
-// dx[k] is the unfinished gradient of the token at distance k; `to` is where the next finished one goes. PLAIN: all tokens of the batch are in the tile, and so
-// are the W-1 before each, in its run.
+// dx[k] is the unfinished gradient of the token at distance k; `to` is where the next finished one goes; `index` is where
+// the batch's indices stand. PLAIN: all tokens of the batch are in the tile, and so are the W-1 before each, in its run.
 template <bool PLAIN>
 __device__ __forceinline__ void walk(const ConvArguments& args, const ConvTile& tile, int first, const int* index,
                                      const Batch& batch,
