@@ -48,7 +48,7 @@ ConvArguments conv_arguments(const Problem& problem, const TensorViews& tensors,
   a.run_index = static_cast<const int*>(sequences.run_index.data());
   a.slot = static_cast<const int*>(sequences.slot.data());
   a.items = static_cast<const SequenceItem*>(sequences.item_list.data());
-  a.item_count = sequences.items;
+  a.item_count = &static_cast<const MapSummary*>(sequences.summary.data())->items;
   a.batch = problem.sizes.batch;
   a.seqlen = problem.sizes.seqlen;
   a.dim = problem.sizes.dim;
@@ -89,7 +89,7 @@ SsmArguments ssm_arguments(const Spec& spec, const Config& config, const Problem
   }
   a.run_index = static_cast<const int*>(sequences.run_index.data());
   a.items = static_cast<const SequenceItem*>(sequences.item_list.data());
-  a.item_count = sequences.items;
+  a.item_count = &static_cast<const MapSummary*>(sequences.summary.data())->items;
   a.batch = problem.sizes.batch;
   a.seqlen = problem.sizes.seqlen;
   a.dim = problem.sizes.dim;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "generator/sequence_map.hpp"
 #include "runtime/errors.hpp"
 #include "runtime/kernel_argument.hpp"
 
@@ -137,7 +138,18 @@ MappedSequences::MappedSequences(Device& device, const SequenceMap& map)
       items(static_cast<std::int64_t>(map.items.size())),
       run_index(copy_to(device, map.run_index)),
       slot(copy_to(device, map.slot)),
-      item_list(copy_to(device, map.items)) {}
+      item_list(copy_to(device, map.items)),
+      summary(copy_to(device, std::vector{MapSummary{static_cast<int>(map.items.size()), 0, 0, {}}})) {}
+
+MappedSequences::MappedSequences(Device& device, const MapLimits& limits)
+    : batch(limits.batch),
+      seqlen(limits.seqlen),
+      n_sequences(limits.max_sequences),
+      items(most_items(limits.batch, limits.max_sequences)),
+      run_index(device, static_cast<std::size_t>(batch * seqlen) * sizeof(std::int32_t)),
+      slot(device, static_cast<std::size_t>(batch * seqlen) * sizeof(std::int32_t)),
+      item_list(device, static_cast<std::size_t>(items) * sizeof(SequenceItem)),
+      summary(copy_to(device, std::vector{MapSummary{}})) {}
 
 Sizes bind_sizes(const Spec& spec, const TensorViews& tensors, std::int64_t batch, std::int64_t seqlen,
                  std::int64_t n_sequences) {

@@ -10,11 +10,15 @@
 
 namespace packjit {
 
-/// A SequenceMap's copy in device memory. Must not outlive its Device.
+/// A SequenceMap in device memory. Must not outlive its Device.
 struct MappedSequences {
-  MappedSequences(Device& device, const SequenceMap& map);
-  std::int64_t batch, seqlen, n_sequences, items;
-  Buffer run_index, slot, item_list;
+  MappedSequences(Device& device, const SequenceMap& map);  ///< a copy
+  /// Room for a map that DeviceSequenceMap builds.
+  MappedSequences(Device& device, const MapLimits& limits);
+  std::int64_t batch, seqlen;
+  std::int64_t n_sequences;  ///< slots: how many states there are
+  std::int64_t items;        ///< the most there can be; how many there are, kernels read from the summary
+  Buffer run_index, slot, item_list, summary;
 };
 
 /// Reads the sizes off the tensors that are present and checks every shape and dtype against tensor_rules(spec.op).

@@ -14,6 +14,6 @@ struct ConvArguments {
   const int* run_index;                   // (batch, seqlen): index inside the run, -1 for padding
   const int* slot;                        // (batch, seqlen): which state, -1 for padding
   const SequenceItem* items;
-  long long item_count;
+  const int* item_count;                  // in device memory: the host may not know it
   long long batch, seqlen, dim;
 };

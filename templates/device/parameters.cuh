@@ -35,3 +35,14 @@
 #define STEP_TOKENS 8
 #define VECTOR 2
 #define MIN_BLOCKS 4
+#define POSITION_INDICES 0
+#define SEQ_IDX 1
+#define CU_SEQLENS 2
+#define ROWS 3
+#define FORM POSITION_INDICES
+#define INT16 0
+#define UINT16 1
+#define INT32 2
+#define INT64 3
+#define INDEX INT32
+#define DIGIT_BITS 4

@@ -1,0 +1,370 @@
+// The map of a batch's sequences, built from boundaries in device memory without asking the host.
+//
+// A stretch is a longest range of tokens of one row that belong together: a sequence, or padding. Whether a stretch
+// begins at a token is seen from that token and the one before, so stretches are numbered by prefix sums, in the order
+// of their first token:
+//
+//   count      each tile of BLOCK tokens: how many stretches and sequences begin in it, and the first broken rule
+//   scan       how many begin in all tiles before
+//   stretches  first token and slot of each stretch
+//   order      one work item a stretch, longest first, by a stable radix sort; then the unused slots, which are empty
+//              sequences; the rules that need whole stretches
+//   tokens     each token finds its stretch by bisection: its slot and its index there
+//
+// Offsets and rows say their stretches, so they begin with the third step. Sums and sorting have a fixed order, so the
+// same boundaries give the same map. Boundaries that break a rule leave a record of the first violation and a map in
+// which every row is padding: outputs are zero and states pass through.
+#include "device/parameters.cuh"
+#include "device/primitives.cuh"
+#include "device/sequence_map_arguments.cuh"
+
+// Positions of 16 bits stop rising at SATURATION; wider ones never do (0).
+#if INDEX == INT16
+typedef short Index;
+constexpr int64 SATURATION = 32766;
+#elif INDEX == UINT16
+typedef unsigned short Index;
+constexpr int64 SATURATION = 65534;
+#elif INDEX == INT32
+typedef int Index;
+constexpr int64 SATURATION = 0;
+#else
+typedef long long Index;
+constexpr int64 SATURATION = 0;
+#endif
+constexpr int64 NO_PLACE = 0x7fffffffffffffffLL;
+
+// --- sums over a block --------------------------------------------------------------------------------------------
+
+// The sum of x over the threads before this one, and over all threads.
+__device__ __forceinline__ int64 sum_before(int64 x, int64& total) {
+  int64* sums = reinterpret_cast<int64*>(shared_memory());
+  int thread = int(threadIdx.x);
+  sums[thread] = x;
+  sync_block();
+  for (int distance = 1; distance < BLOCK; distance *= 2) {
+    int64 left = thread >= distance ? sums[thread - distance] : 0;
+    sync_block();
+    sums[thread] += left;
+    sync_block();
+  }
+  total = sums[BLOCK - 1];
+  int64 before = thread > 0 ? sums[thread - 1] : 0;
+  sync_block();  // the next use may overwrite them
+  return before;
+}
+
+// The smallest x of all threads.
+__device__ __forceinline__ int64 smallest(int64 x) {
+  int64* values = reinterpret_cast<int64*>(shared_memory());
+  int thread = int(threadIdx.x);
+  values[thread] = x;
+  sync_block();
+  for (int half = BLOCK / 2; half > 0; half /= 2) {
+    if (thread < half && values[thread + half] < values[thread]) values[thread] = values[thread + half];
+    sync_block();
+  }
+  int64 result = values[0];
+  sync_block();
+  return result;
+}
+
+// Which part of `count` things a thread takes when each thread takes neighbours.
+struct Part {
+  int64 begin, end;
+};
+__device__ __forceinline__ Part part_of(int64 count) {
+  int64 each = (count + BLOCK - 1) / BLOCK;
+  int64 begin = threadIdx.x * each < count ? threadIdx.x * each : count;
+  return {begin, begin + each < count ? begin + each : count};
+}
+
+// --- boundaries ---------------------------------------------------------------------------------------------------
+
+#if FORM == POSITION_INDICES || FORM == SEQ_IDX
+// A position or label, -1 for padding.
+__device__ __forceinline__ int64 value_at(const MapArguments& args, int64 place) {
+  int64 value = static_cast<const Index*>(args.values)[place];
+#if INDEX == UINT16
+  if (value == 65535) value = -1;
+#endif
+  return value < 0 ? -1 : value;
+}
+
+struct Token {
+  int64 value, previous;  // -1 for padding; a row begins as if padding came before
+  bool starts;            // a stretch begins here
+  bool broken;            // a rule that shows in these two values is
+};
+__device__ __forceinline__ Token token_at(const MapArguments& args, int64 place) {
+  Token token;
+  bool row_start = place % args.seqlen == 0;
+  token.value = value_at(args, place);
+  token.previous = row_start ? -1 : value_at(args, place - 1);
+  bool goes_on = token.value < 0 && token.previous < 0;
+#if FORM == POSITION_INDICES
+  if (token.value >= 0 && token.previous >= 0) {
+    bool saturated = SATURATION > 0 && token.previous == SATURATION;
+    goes_on = saturated ? token.value == SATURATION : token.value - 1 == token.previous;
+  }
+  // What follows padding may be the row's first sequence, which is for a later step to see.
+  bool jumps = token.value > 0 && token.previous >= 0 && !goes_on;
+  token.broken = jumps || (SATURATION > 0 && token.value > SATURATION);
+#else
+  if (token.value >= 0) goes_on = token.value == token.previous;
+  token.broken = false;
+#endif
+  token.starts = row_start || !goes_on;
+  return token;
+}
+
+__device__ __forceinline__ MapViolation violation_at(const MapArguments& args, int64 place) {
+  Token token = token_at(args, place);
+  bool above = SATURATION > 0 && token.value > SATURATION;
+  return {above ? MapRule::above_saturation : MapRule::jump, place, token.value, token.previous};
+}
+#elif FORM == CU_SEQLENS
+__device__ __forceinline__ int64 offset_at(const MapArguments& args, int64 place) {
+  return static_cast<const Index*>(args.values)[place];
+}
+
+// Of the sequence that ends at offset `place`; of the first and the last offset for place 0.
+__device__ __forceinline__ MapViolation violation_at(const MapArguments& args, int64 place) {
+  int64 tokens = args.batch * args.seqlen;
+  if (place == 0) {
+    int64 first = offset_at(args, 0), last = offset_at(args, args.offset_sequences);
+    if (first != 0) return {MapRule::first_offset, 0, first, 0};
+    if (last != tokens) return {MapRule::last_offset, args.offset_sequences, last, 0};
+    return {MapRule::none, 0, 0, 0};
+  }
+  int64 begin = offset_at(args, place - 1), end = offset_at(args, place);
+  // An empty sequence behind the last token stays in the last row, at its end.
+  int64 row = begin / args.seqlen < args.batch - 1 ? begin / args.seqlen : args.batch - 1;
+  MapRule rule = end < begin                        ? MapRule::falling_offset
+                 : end > tokens                     ? MapRule::offset_beyond
+                 : end > (row + 1) * args.seqlen    ? MapRule::crosses_row
+                                                    : MapRule::none;
+  return {rule, place, end, begin};
+}
+#else
+__device__ __forceinline__ MapViolation violation_at(const MapArguments&, int64) { return {MapRule::none, 0, 0, 0}; }
+#endif
+
+// --- stretches ----------------------------------------------------------------------------------------------------
+
+#if FORM == POSITION_INDICES || FORM == SEQ_IDX
+extern "C" __global__ void __launch_bounds__(BLOCK) sequence_map_count(const MapArguments args) {
+  int64 place = int64(blockIdx.x) * BLOCK + threadIdx.x;
+  bool starts = false, real = false, broken = false;
+  if (place < args.batch * args.seqlen) {
+    Token token = token_at(args, place);
+    starts = token.starts;
+    real = token.value >= 0;
+    broken = token.broken;
+  }
+  MapTile tile;
+  sum_before(starts, tile.stretches);
+  sum_before(starts && real, tile.sequences);
+  tile.broken = smallest(broken ? place : NO_PLACE);
+  if (threadIdx.x == 0) args.tiles[blockIdx.x] = tile;
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK) sequence_map_scan(const MapArguments args) {
+  Part part = part_of(args.tile_count);
+  int64 stretches = 0, sequences = 0;
+  for (int64 i = part.begin; i < part.end; ++i) {
+    stretches += args.tiles[i].stretches;
+    sequences += args.tiles[i].sequences;
+  }
+  int64 all_stretches, all_sequences;
+  stretches = sum_before(stretches, all_stretches);
+  sequences = sum_before(sequences, all_sequences);
+  for (int64 i = part.begin; i < part.end; ++i) {
+    MapTile& tile = args.tiles[i];
+    int64 own_stretches = tile.stretches, own_sequences = tile.sequences;
+    tile.stretches = stretches;
+    tile.sequences = sequences;
+    stretches += own_stretches;
+    sequences += own_sequences;
+  }
+  if (threadIdx.x == 0) {
+    args.summary->stretches = all_stretches;
+    args.summary->sequences = all_sequences;
+  }
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(BLOCK) sequence_map_stretches(const MapArguments args) {
+  int64 place = int64(blockIdx.x) * BLOCK + threadIdx.x;
+#if FORM == POSITION_INDICES || FORM == SEQ_IDX
+  bool starts = false, real = false;
+  if (place < args.batch * args.seqlen) {
+    Token token = token_at(args, place);
+    starts = token.starts;
+    real = token.value >= 0;
+  }
+  int64 total;
+  int64 stretch = args.tiles[blockIdx.x].stretches + sum_before(starts, total);
+  int64 slot = args.tiles[blockIdx.x].sequences + sum_before(starts && real, total);
+  // There can be too many of them only where there are more sequences than the caller said.
+  if (starts && stretch < args.most_stretches) {
+    args.stretch_start[stretch] = place;
+    args.stretch_slot[stretch] = real ? int(slot) : -1;
+  }
+#else
+  bool exists = place < args.offset_sequences;
+#if FORM == CU_SEQLENS
+  // A thread looks at the end of its sequence; the first one at the first and the last offset, too.
+  int64 broken = NO_PLACE;
+  if (exists && violation_at(args, place + 1).rule != MapRule::none) broken = place + 1;
+  if (place == 0 && violation_at(args, 0).rule != MapRule::none) broken = 0;
+  broken = smallest(broken);
+  if (threadIdx.x == 0) args.tiles[blockIdx.x].broken = broken;
+  if (exists) args.stretch_start[place] = offset_at(args, place);
+#else
+  if (exists) args.stretch_start[place] = place * args.seqlen;
+  if (threadIdx.x == 0) args.tiles[blockIdx.x].broken = NO_PLACE;
+#endif
+  if (exists) args.stretch_slot[place] = int(place);
+  if (place == 0) args.summary->stretches = args.summary->sequences = args.offset_sequences;
+#endif
+}
+
+// --- order --------------------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ int64 length_of(const MapArguments& args, int64 stretch, int64 stretches) {
+  int64 end = stretch + 1 < stretches ? args.stretch_start[stretch + 1] : args.batch * args.seqlen;
+  return end - args.stretch_start[stretch];
+}
+
+// The first violation of the batch, seen by all threads of the one block. Rules that single places break come first, since
+// lengths and numbers mean little where one is broken.
+__device__ __forceinline__ MapViolation first_violation(const MapArguments& args) {
+  int64 stretches = args.summary->stretches < args.most_stretches ? args.summary->stretches : args.most_stretches;
+  int64 sequences = args.summary->sequences;
+  int64 broken = NO_PLACE;
+  for (int64 i = threadIdx.x; i < args.tile_count; i += BLOCK) {
+    if (args.tiles[i].broken < broken) broken = args.tiles[i].broken;
+  }
+#if FORM == POSITION_INDICES
+  // A sequence behind padding may go on from elsewhere only where it is the first of its row.
+  for (int64 i = threadIdx.x + 1; i < stretches; i += BLOCK) {
+    int64 start = args.stretch_start[i];
+    bool behind_padding = args.stretch_slot[i] >= 0 && args.stretch_slot[i - 1] < 0 && start % args.seqlen != 0;
+    if (behind_padding && args.stretch_start[i - 1] % args.seqlen != 0 && value_at(args, start) > 0 && start < broken) {
+      broken = start;
+    }
+  }
+#endif
+  broken = smallest(broken);
+  if (broken != NO_PLACE) return violation_at(args, broken);
+  if (sequences > args.max_sequences) return {MapRule::too_many_sequences, 0, sequences, 0};
+  int64 too_long = NO_PLACE;
+  for (int64 i = threadIdx.x; i < stretches; i += BLOCK) {
+    bool longer = args.stretch_slot[i] >= 0 && length_of(args, i, stretches) > args.max_seqlen;
+    if (longer && i < too_long) too_long = i;
+  }
+  too_long = smallest(too_long);
+  if (too_long == NO_PLACE) return {MapRule::none, 0, 0, 0};
+  return {MapRule::too_long, args.stretch_start[too_long], length_of(args, too_long, stretches), 0};
+}
+
+// One pass of a radix sort by length, longest first, that keeps the order of items with equal digits. Each thread takes
+// neighbouring items; counts[digit][thread] becomes the place of its next item with that digit.
+__device__ __forceinline__ void sort_pass(const SequenceItem* from, SequenceItem* to, int64 items, int shift) {
+  constexpr int kDigits = 1 << DIGIT_BITS;
+  int* counts = reinterpret_cast<int*>(shared_memory() + BLOCK * sizeof(int64));
+  int thread = int(threadIdx.x);
+  Part part = part_of(items);
+  for (int digit = 0; digit < kDigits; ++digit) counts[digit * BLOCK + thread] = 0;
+  for (int64 i = part.begin; i < part.end; ++i) {
+    int digit = kDigits - 1 - (from[i].length >> shift) % kDigits;
+    ++counts[digit * BLOCK + thread];
+  }
+  sync_block();
+  int sum = 0;
+  for (int i = 0; i < kDigits; ++i) sum += counts[thread * kDigits + i];
+  int64 total;
+  int before = int(sum_before(sum, total));
+  for (int i = 0; i < kDigits; ++i) {
+    int own = counts[thread * kDigits + i];
+    counts[thread * kDigits + i] = before;
+    before += own;
+  }
+  sync_block();
+  for (int64 i = part.begin; i < part.end; ++i) {
+    int digit = kDigits - 1 - (from[i].length >> shift) % kDigits;
+    to[counts[digit * BLOCK + thread]++] = from[i];
+  }
+  sync_block();
+}
+
+// One block.
+extern "C" __global__ void __launch_bounds__(BLOCK) sequence_map_order(const MapArguments args) {
+  MapViolation violation = first_violation(args);
+  int64 stretches = args.summary->stretches, sequences = args.summary->sequences;
+  sync_block();
+  if (violation.rule != MapRule::none) {
+    stretches = args.batch;
+    sequences = 0;
+    for (int64 row = threadIdx.x; row < args.batch; row += BLOCK) {
+      args.stretch_start[row] = row * args.seqlen;
+      args.stretch_slot[row] = -1;
+    }
+    sync_block();
+  }
+
+  int64 longest = 0;
+  for (int64 i = threadIdx.x; i < stretches; i += BLOCK) {
+    int64 length = length_of(args, i, stretches);
+    longest = length > longest ? length : longest;
+  }
+  longest = -smallest(-longest);
+  int passes = 0;
+  while (longest >> passes * DIGIT_BITS > 0) ++passes;
+  SequenceItem* from = passes % 2 == 0 ? args.items : args.other_items;
+  SequenceItem* to = passes % 2 == 0 ? args.other_items : args.items;
+  for (int64 i = threadIdx.x; i < stretches; i += BLOCK) {
+    int64 start = args.stretch_start[i];
+    int64 row = start / args.seqlen < args.batch - 1 ? start / args.seqlen : args.batch - 1;
+    from[i] = {int(row), int(start - row * args.seqlen), int(length_of(args, i, stretches)), args.stretch_slot[i]};
+  }
+  sync_block();
+  for (int pass = 0; pass < passes; ++pass) {
+    sort_pass(from, to, stretches, pass * DIGIT_BITS);
+    SequenceItem* other = from;
+    from = to;
+    to = other;
+  }
+
+  int64 unused = args.max_sequences - sequences;
+  for (int64 i = threadIdx.x; i < unused; i += BLOCK) {
+    args.items[stretches + i] = {int(args.batch - 1), int(args.seqlen), 0, int(sequences + i)};
+  }
+  if (threadIdx.x == 0) {
+    args.summary->items = int(stretches + unused);
+    args.summary->stretches = stretches;
+    args.summary->sequences = sequences;
+    if (args.summary->violation.rule == MapRule::none) args.summary->violation = violation;
+  }
+}
+
+// --- tokens -------------------------------------------------------------------------------------------------------
+
+extern "C" __global__ void __launch_bounds__(BLOCK) sequence_map_tokens(const MapArguments args) {
+  int64 place = int64(blockIdx.x) * BLOCK + threadIdx.x;
+  if (place >= args.batch * args.seqlen) return;
+  // The last stretch that begins at the token or before it. Empty ones begin where the next one does.
+  int64 low = 0, high = args.summary->stretches;
+  while (high - low > 1) {
+    int64 middle = low + (high - low) / 2;
+    if (args.stretch_start[middle] <= place) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  int slot = args.stretch_slot[low];
+  args.slot[place] = slot;
+  args.run_index[place] = slot < 0 ? -1 : int(place - args.stretch_start[low]);
+}
