@@ -62,8 +62,7 @@ MapWorkspace map_workspace(const Spec& spec, const Config& config, const Problem
     return begin;
   };
   space.other_items = add(stretches, sizeof(SequenceItem));
-  space.stretch_start = add(stretches, sizeof(std::int64_t));
-  space.stretch_slot = add(stretches, sizeof(std::int32_t));
+  space.stretches = add(stretches, sizeof(SequenceItem));
   space.tiles = add(space.tile_count, sizeof(MapTile));
   return space;
 }

@@ -17,7 +17,7 @@ void check_map_pair(const Config& config);
 
 /// Where the parts of the scratch memory begin, in bytes.
 struct MapWorkspace {
-  std::int64_t other_items = 0, stretch_start = 0, stretch_slot = 0, tiles = 0;
+  std::int64_t other_items = 0, stretches = 0, tiles = 0;
   std::int64_t tile_count = 0;
   std::int64_t bytes = 0;
 };

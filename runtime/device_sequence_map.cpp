@@ -66,8 +66,7 @@ DeviceSequenceMap::DeviceSequenceMap(Device& device, Form form, ElementType type
   a.items = static_cast<SequenceItem*>(sequences_.item_list.data());
   a.summary = static_cast<MapSummary*>(sequences_.summary.data());
   a.other_items = reinterpret_cast<SequenceItem*>(memory + space.other_items);
-  a.stretch_start = reinterpret_cast<long long*>(memory + space.stretch_start);
-  a.stretch_slot = reinterpret_cast<int*>(memory + space.stretch_slot);
+  a.stretches = reinterpret_cast<SequenceItem*>(memory + space.stretches);
   a.tiles = reinterpret_cast<MapTile*>(memory + space.tiles);
 }
 

@@ -18,19 +18,14 @@
 #include "device/primitives.cuh"
 #include "device/sequence_map_arguments.cuh"
 
-// Positions of 16 bits stop rising at SATURATION; wider ones never do (0).
 #if INDEX == INT16
 typedef short Index;
-constexpr int64 SATURATION = 32766;
 #elif INDEX == UINT16
 typedef unsigned short Index;
-constexpr int64 SATURATION = 65534;
 #elif INDEX == INT32
 typedef int Index;
-constexpr int64 SATURATION = 0;
 #else
 typedef long long Index;
-constexpr int64 SATURATION = 0;
 #endif
 constexpr int64 NO_PLACE = 0x7fffffffffffffffLL;
 
@@ -82,6 +77,15 @@ __device__ __forceinline__ Part part_of(int64 count) {
 // --- boundaries ---------------------------------------------------------------------------------------------------
 
 #if FORM == POSITION_INDICES || FORM == SEQ_IDX
+// Positions of 16 bits stop rising here; wider ones never do (0).
+#if INDEX == INT16
+constexpr int64 SATURATION = 32766;
+#elif INDEX == UINT16
+constexpr int64 SATURATION = 65534;
+#else
+constexpr int64 SATURATION = 0;
+#endif
+
 // A position or label, -1 for padding.
 __device__ __forceinline__ int64 value_at(const MapArguments& args, int64 place) {
   int64 value = static_cast<const Index*>(args.values)[place];
@@ -92,15 +96,17 @@ __device__ __forceinline__ int64 value_at(const MapArguments& args, int64 place)
 }
 
 struct Token {
+  int row, start;         // where in its row
   int64 value, previous;  // -1 for padding; a row begins as if padding came before
   bool starts;            // a stretch begins here
   bool broken;            // a rule that shows in these two values is
 };
 __device__ __forceinline__ Token token_at(const MapArguments& args, int64 place) {
   Token token;
-  bool row_start = place % args.seqlen == 0;
+  token.row = int(place / args.seqlen);
+  token.start = int(place - token.row * args.seqlen);
   token.value = value_at(args, place);
-  token.previous = row_start ? -1 : value_at(args, place - 1);
+  token.previous = token.start == 0 ? -1 : value_at(args, place - 1);
   bool goes_on = token.value < 0 && token.previous < 0;
 #if FORM == POSITION_INDICES
   if (token.value >= 0 && token.previous >= 0) {
@@ -114,7 +120,7 @@ __device__ __forceinline__ Token token_at(const MapArguments& args, int64 place)
   if (token.value >= 0) goes_on = token.value == token.previous;
   token.broken = false;
 #endif
-  token.starts = row_start || !goes_on;
+  token.starts = token.start == 0 || !goes_on;
   return token;
 }
 
@@ -128,6 +134,12 @@ __device__ __forceinline__ int64 offset_at(const MapArguments& args, int64 place
   return static_cast<const Index*>(args.values)[place];
 }
 
+// An empty sequence behind the last token stays in the last row, at its end.
+__device__ __forceinline__ int64 row_of_offset(const MapArguments& args, int64 begin) {
+  int64 row = begin / args.seqlen;
+  return row < args.batch - 1 ? row : args.batch - 1;
+}
+
 // Of the sequence that ends at offset `place`; of the first and the last offset for place 0.
 __device__ __forceinline__ MapViolation violation_at(const MapArguments& args, int64 place) {
   int64 tokens = args.batch * args.seqlen;
@@ -138,11 +150,9 @@ __device__ __forceinline__ MapViolation violation_at(const MapArguments& args, i
     return {MapRule::none, 0, 0, 0};
   }
   int64 begin = offset_at(args, place - 1), end = offset_at(args, place);
-  // An empty sequence behind the last token stays in the last row, at its end.
-  int64 row = begin / args.seqlen < args.batch - 1 ? begin / args.seqlen : args.batch - 1;
   MapRule rule = end < begin                        ? MapRule::falling_offset
                  : end > tokens                     ? MapRule::offset_beyond
-                 : end > (row + 1) * args.seqlen    ? MapRule::crosses_row
+                 : end > (row_of_offset(args, begin) + 1) * args.seqlen ? MapRule::crosses_row
                                                     : MapRule::none;
   return {rule, place, end, begin};
 }
@@ -155,17 +165,12 @@ __device__ __forceinline__ MapViolation violation_at(const MapArguments&, int64)
 #if FORM == POSITION_INDICES || FORM == SEQ_IDX
 extern "C" __global__ void __launch_bounds__(BLOCK) sequence_map_count(const MapArguments args) {
   int64 place = int64(blockIdx.x) * BLOCK + threadIdx.x;
-  bool starts = false, real = false, broken = false;
-  if (place < args.batch * args.seqlen) {
-    Token token = token_at(args, place);
-    starts = token.starts;
-    real = token.value >= 0;
-    broken = token.broken;
-  }
+  Token token = {0, 0, -1, -1, false, false};
+  if (place < args.batch * args.seqlen) token = token_at(args, place);
   MapTile tile;
-  sum_before(starts, tile.stretches);
-  sum_before(starts && real, tile.sequences);
-  tile.broken = smallest(broken ? place : NO_PLACE);
+  sum_before(token.starts, tile.stretches);
+  sum_before(token.starts && token.value >= 0, tile.sequences);
+  tile.broken = smallest(token.broken ? place : NO_PLACE);
   if (threadIdx.x == 0) args.tiles[blockIdx.x] = tile;
 }
 
@@ -197,19 +202,15 @@ extern "C" __global__ void __launch_bounds__(BLOCK) sequence_map_scan(const MapA
 extern "C" __global__ void __launch_bounds__(BLOCK) sequence_map_stretches(const MapArguments args) {
   int64 place = int64(blockIdx.x) * BLOCK + threadIdx.x;
 #if FORM == POSITION_INDICES || FORM == SEQ_IDX
-  bool starts = false, real = false;
-  if (place < args.batch * args.seqlen) {
-    Token token = token_at(args, place);
-    starts = token.starts;
-    real = token.value >= 0;
-  }
+  Token token = {0, 0, -1, -1, false, false};
+  if (place < args.batch * args.seqlen) token = token_at(args, place);
+  bool real = token.value >= 0;
   int64 total;
-  int64 stretch = args.tiles[blockIdx.x].stretches + sum_before(starts, total);
-  int64 slot = args.tiles[blockIdx.x].sequences + sum_before(starts && real, total);
+  int64 stretch = args.tiles[blockIdx.x].stretches + sum_before(token.starts, total);
+  int64 slot = args.tiles[blockIdx.x].sequences + sum_before(token.starts && real, total);
   // There can be too many of them only where there are more sequences than the caller said.
-  if (starts && stretch < args.most_stretches) {
-    args.stretch_start[stretch] = place;
-    args.stretch_slot[stretch] = real ? int(slot) : -1;
+  if (token.starts && stretch < args.most_stretches) {
+    args.stretches[stretch] = {token.row, token.start, 0, real ? int(slot) : -1};
   }
 #else
   bool exists = place < args.offset_sequences;
@@ -220,25 +221,38 @@ extern "C" __global__ void __launch_bounds__(BLOCK) sequence_map_stretches(const
   if (place == 0 && violation_at(args, 0).rule != MapRule::none) broken = 0;
   broken = smallest(broken);
   if (threadIdx.x == 0) args.tiles[blockIdx.x].broken = broken;
-  if (exists) args.stretch_start[place] = offset_at(args, place);
+  if (exists) {
+    int64 begin = offset_at(args, place);
+    int64 row = row_of_offset(args, begin);
+    args.stretches[place] = {int(row), int(begin - row * args.seqlen), 0, int(place)};
+  }
 #else
-  if (exists) args.stretch_start[place] = place * args.seqlen;
+  if (exists) args.stretches[place] = {int(place), 0, 0, int(place)};
   if (threadIdx.x == 0) args.tiles[blockIdx.x].broken = NO_PLACE;
 #endif
-  if (exists) args.stretch_slot[place] = int(place);
   if (place == 0) args.summary->stretches = args.summary->sequences = args.offset_sequences;
 #endif
 }
 
 // --- order --------------------------------------------------------------------------------------------------------
 
-__device__ __forceinline__ int64 length_of(const MapArguments& args, int64 stretch, int64 stretches) {
-  int64 end = stretch + 1 < stretches ? args.stretch_start[stretch + 1] : args.batch * args.seqlen;
-  return end - args.stretch_start[stretch];
+// Tokens up to the next stretch of the row, or to its end.
+__device__ __forceinline__ int length_of(const MapArguments& args, int64 stretch, int64 stretches) {
+  SequenceItem own = args.stretches[stretch];
+  if (stretch + 1 < stretches) {
+    SequenceItem next = args.stretches[stretch + 1];
+    if (next.row == own.row) return next.start - own.start;
+  }
+  return int(args.seqlen) - own.start;
 }
 
-// The first violation of the batch, seen by all threads of the one block. Rules that single places break come first, since
-// lengths and numbers mean little where one is broken.
+// The first token of a stretch, counted over all rows.
+__device__ __forceinline__ int64 place_of(const MapArguments& args, int64 stretch) {
+  return args.stretches[stretch].row * args.seqlen + args.stretches[stretch].start;
+}
+
+// The first violation of the batch, seen by all threads of the one block. Rules that single places break come first,
+// since lengths and numbers mean little where one is broken.
 __device__ __forceinline__ MapViolation first_violation(const MapArguments& args) {
   int64 stretches = args.summary->stretches < args.most_stretches ? args.summary->stretches : args.most_stretches;
   int64 sequences = args.summary->sequences;
@@ -249,11 +263,10 @@ __device__ __forceinline__ MapViolation first_violation(const MapArguments& args
 #if FORM == POSITION_INDICES
   // A sequence behind padding may go on from elsewhere only where it is the first of its row.
   for (int64 i = threadIdx.x + 1; i < stretches; i += BLOCK) {
-    int64 start = args.stretch_start[i];
-    bool behind_padding = args.stretch_slot[i] >= 0 && args.stretch_slot[i - 1] < 0 && start % args.seqlen != 0;
-    if (behind_padding && args.stretch_start[i - 1] % args.seqlen != 0 && value_at(args, start) > 0 && start < broken) {
-      broken = start;
-    }
+    SequenceItem before = args.stretches[i - 1], own = args.stretches[i];
+    if (own.slot < 0 || own.start == 0 || before.slot >= 0 || before.start == 0) continue;
+    int64 place = place_of(args, i);
+    if (place < broken && value_at(args, place) > 0) broken = place;
   }
 #endif
   broken = smallest(broken);
@@ -261,12 +274,12 @@ __device__ __forceinline__ MapViolation first_violation(const MapArguments& args
   if (sequences > args.max_sequences) return {MapRule::too_many_sequences, 0, sequences, 0};
   int64 too_long = NO_PLACE;
   for (int64 i = threadIdx.x; i < stretches; i += BLOCK) {
-    bool longer = args.stretch_slot[i] >= 0 && length_of(args, i, stretches) > args.max_seqlen;
+    bool longer = args.stretches[i].slot >= 0 && length_of(args, i, stretches) > args.max_seqlen;
     if (longer && i < too_long) too_long = i;
   }
   too_long = smallest(too_long);
   if (too_long == NO_PLACE) return {MapRule::none, 0, 0, 0};
-  return {MapRule::too_long, args.stretch_start[too_long], length_of(args, too_long, stretches), 0};
+  return {MapRule::too_long, place_of(args, too_long), length_of(args, too_long, stretches), 0};
 }
 
 // One pass of a radix sort by length, longest first, that keeps the order of items with equal digits. Each thread takes
@@ -307,16 +320,13 @@ extern "C" __global__ void __launch_bounds__(BLOCK) sequence_map_order(const Map
   if (violation.rule != MapRule::none) {
     stretches = args.batch;
     sequences = 0;
-    for (int64 row = threadIdx.x; row < args.batch; row += BLOCK) {
-      args.stretch_start[row] = row * args.seqlen;
-      args.stretch_slot[row] = -1;
-    }
+    for (int64 row = threadIdx.x; row < args.batch; row += BLOCK) args.stretches[row] = {int(row), 0, 0, -1};
     sync_block();
   }
 
   int64 longest = 0;
   for (int64 i = threadIdx.x; i < stretches; i += BLOCK) {
-    int64 length = length_of(args, i, stretches);
+    int length = length_of(args, i, stretches);
     longest = length > longest ? length : longest;
   }
   longest = -smallest(-longest);
@@ -325,9 +335,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK) sequence_map_order(const Map
   SequenceItem* from = passes % 2 == 0 ? args.items : args.other_items;
   SequenceItem* to = passes % 2 == 0 ? args.other_items : args.items;
   for (int64 i = threadIdx.x; i < stretches; i += BLOCK) {
-    int64 start = args.stretch_start[i];
-    int64 row = start / args.seqlen < args.batch - 1 ? start / args.seqlen : args.batch - 1;
-    from[i] = {int(row), int(start - row * args.seqlen), int(length_of(args, i, stretches)), args.stretch_slot[i]};
+    from[i] = args.stretches[i];
+    from[i].length = length_of(args, i, stretches);
   }
   sync_block();
   for (int pass = 0; pass < passes; ++pass) {
@@ -358,13 +367,13 @@ extern "C" __global__ void __launch_bounds__(BLOCK) sequence_map_tokens(const Ma
   int64 low = 0, high = args.summary->stretches;
   while (high - low > 1) {
     int64 middle = low + (high - low) / 2;
-    if (args.stretch_start[middle] <= place) {
+    if (place_of(args, middle) <= place) {
       low = middle;
     } else {
       high = middle;
     }
   }
-  int slot = args.stretch_slot[low];
+  int slot = args.stretches[low].slot;
   args.slot[place] = slot;
-  args.run_index[place] = slot < 0 ? -1 : int(place - args.stretch_start[low]);
+  args.run_index[place] = slot < 0 ? -1 : int(place - place_of(args, low));
 }

@@ -39,14 +39,13 @@ struct MapArguments {
   long long batch, seqlen;
   long long offset_sequences;            // sequences that offsets or rows say
   long long max_sequences, max_seqlen;
-  long long most_stretches;              // room in the arrays of stretches
+  long long most_stretches;              // room for items, and for stretches
   long long tile_count;
   int *run_index, *slot;                 // (batch, seqlen), as operators read them
   SequenceItem* items;                   // most_stretches
   MapSummary* summary;
   // Scratch memory.
   SequenceItem* other_items;             // the other side of each pass of the sort
-  long long* stretch_start;              // first token of each stretch, counted over all rows
-  int* stretch_slot;                     // -1 for padding
+  SequenceItem* stretches;               // most_stretches, in the order of their first token; without their length
   MapTile* tiles;
 };
