@@ -17,6 +17,7 @@ constexpr std::string_view kIndexLabels[] = {"int16", "uint16", "int32", "int64"
 constexpr Field kSpecFields[] = {
     {"form", 0, 3, 0, kFormLabels, "what says where sequences begin and end"},
     {"index", 0, 3, 2, kIndexLabels, "element type of the boundaries"},
+    kMapField,
 };
 constexpr Field kConfigFields[] = {
     {"block", 32, 1024, 256, {}, "threads of a block, and tokens of a tile"},
@@ -50,6 +51,20 @@ void check_map_pair(const Config& config) {
 
 std::int64_t most_items(std::int64_t batch, std::int64_t max_sequences) { return 2 * max_sequences + batch; }
 
+std::int64_t run_index_bytes(MapStorage storage, std::int64_t tokens) {
+  switch (storage) {
+    case MapStorage::positions:
+      return tokens * static_cast<std::int64_t>(sizeof(std::int32_t));
+    case MapStorage::positions16:
+      return tokens * static_cast<std::int64_t>(sizeof(std::uint16_t));
+    case MapStorage::bits:
+      return ceil_div(tokens, kBitsOfWord) * static_cast<std::int64_t>(sizeof(RunBits));
+    case MapStorage::offsets:
+      return 0;
+  }
+  throw std::invalid_argument(fmt::format("no storage of a map has the value {}", static_cast<int>(storage)));
+}
+
 MapWorkspace map_workspace(const Spec& spec, const Config& config, const Problem& problem) {
   const Sizes& sizes = problem.sizes;
   const std::int64_t stretches = most_items(sizes.batch, sizes.n_sequences);
@@ -62,7 +77,6 @@ MapWorkspace map_workspace(const Spec& spec, const Config& config, const Problem
     return begin;
   };
   space.other_items = add(stretches, sizeof(SequenceItem));
-  space.stretches = add(stretches, sizeof(SequenceItem));
   space.tiles = add(space.tile_count, sizeof(MapTile));
   return space;
 }
@@ -73,7 +87,9 @@ Plan map_plan(const Spec& spec, const Config& config, const Problem& problem) {
   const auto block = static_cast<std::uint32_t>(config.values["block"]);
   const auto sums = static_cast<std::uint32_t>(shared_bytes(config, false));
   const auto tiles = static_cast<std::uint32_t>(space.tile_count);
-  const auto token_blocks = static_cast<std::uint32_t>(ceil_div(sizes.batch * sizes.seqlen, block));
+  const auto storage = static_cast<MapStorage>(spec.values["map"]);
+  const std::int64_t tokens = sizes.batch * sizes.seqlen;
+  const std::int64_t words = storage == MapStorage::bits ? ceil_div(tokens, kBitsOfWord) : tokens;
   const std::string name(name_of(spec.op));
   Plan result;
   if (has_value_a_token(spec)) {
@@ -81,7 +97,9 @@ Plan map_plan(const Spec& spec, const Config& config, const Problem& problem) {
   }
   result.launches.push_back({name + "_stretches", tiles, 1, block, sums});
   result.launches.push_back({name + "_order", 1, 1, block, static_cast<std::uint32_t>(shared_bytes(config, true))});
-  result.launches.push_back({name + "_tokens", token_blocks, 1, block, 0});
+  if (storage != MapStorage::offsets) {
+    result.launches.push_back({name + "_tokens", static_cast<std::uint32_t>(ceil_div(words, block)), 1, block, 0});
+  }
   result.workspace_bytes = space.bytes;
   return result;
 }

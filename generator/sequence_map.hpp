@@ -15,9 +15,16 @@ void check_map_pair(const Config& config);
 /// begin with one, and every slot is an item, used or not.
 [[nodiscard]] std::int64_t most_items(std::int64_t batch, std::int64_t max_sequences);
 
+/// How a map tells a token's place in its sequence, the values of the Spec field `map`: int32; 16 bits, which is more
+/// than any filter reaches back; two bits a token (a sequence begins, padding); or not at all, by bisecting the
+/// stretches.
+enum class MapStorage { positions, positions16, bits, offsets };
+inline constexpr std::int64_t kBitsOfWord = 32;
+[[nodiscard]] std::int64_t run_index_bytes(MapStorage storage, std::int64_t tokens);
+
 /// Where the parts of the scratch memory begin, in bytes.
 struct MapWorkspace {
-  std::int64_t other_items = 0, stretches = 0, tiles = 0;
+  std::int64_t other_items = 0, tiles = 0;
   std::int64_t tile_count = 0;
   std::int64_t bytes = 0;
 };

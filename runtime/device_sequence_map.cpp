@@ -14,9 +14,10 @@ namespace {
 
 using Form = Boundaries::Form;
 
-Spec map_spec(Form form, ElementType type) {
+Spec map_spec(Form form, ElementType type, MapStorage storage) {
   Spec spec(Operator::sequence_map);
   spec.values.set_text("form", name_of(form));
+  spec.values.set("map", static_cast<int>(storage));
   if (form == Form::rows) return spec;
   if (!is_integer(type)) {
     throw std::invalid_argument(
@@ -26,6 +27,17 @@ Spec map_spec(Form form, ElementType type) {
   return spec;
 }
 
+/// run_index and slot of every token, from the items.
+void fill_tokens(SequenceMap& map) {
+  for (const SequenceItem& item : map.items) {
+    const auto first = static_cast<std::size_t>(item.row * map.seqlen + item.start);
+    for (int i = 0; i < item.length && item.slot >= 0; ++i) {
+      map.run_index[first + static_cast<std::size_t>(i)] = i;
+      map.slot[first + static_cast<std::size_t>(i)] = item.slot;
+    }
+  }
+}
+
 const MapLimits& checked(const MapLimits& limits) {
   check_limits(limits);
   return limits;
@@ -33,13 +45,15 @@ const MapLimits& checked(const MapLimits& limits) {
 
 }  // namespace
 
-DeviceSequenceMap::DeviceSequenceMap(Device& device, Form form, ElementType type, const MapLimits& limits)
-    : DeviceSequenceMap(device, form, type, limits, builtin_config(map_spec(form, type), device.info().arch)) {}
+DeviceSequenceMap::DeviceSequenceMap(Device& device, Form form, ElementType type, const MapLimits& limits,
+                                     MapStorage storage)
+    : DeviceSequenceMap(device, form, type, limits, storage,
+                        builtin_config(map_spec(form, type, storage), device.info().arch)) {}
 
 DeviceSequenceMap::DeviceSequenceMap(Device& device, Form form, ElementType type, const MapLimits& limits,
-                                     const Config& config)
-    : device_(device), form_(form), type_(type), limits_(checked(limits)), sequences_(device, limits) {
-  const Spec spec = map_spec(form, type);
+                                     MapStorage storage, const Config& config)
+    : device_(device), form_(form), type_(type), limits_(checked(limits)), sequences_(device, limits, storage) {
+  const Spec spec = map_spec(form, type, storage);
   if (form == Form::rows && limits.batch > limits.max_sequences) {
     throw std::invalid_argument(violation_text({MapRule::too_many_sequences, 0, limits.batch, 0}, form, limits, 0));
   }
@@ -61,12 +75,12 @@ DeviceSequenceMap::DeviceSequenceMap(Device& device, Form form, ElementType type
   a.max_seqlen = limits.max_seqlen;
   a.most_stretches = sequences_.items;
   a.tile_count = space.tile_count;
-  a.run_index = static_cast<int*>(sequences_.run_index.data());
+  a.run_index = sequences_.run_index.data();
   a.slot = static_cast<int*>(sequences_.slot.data());
   a.items = static_cast<SequenceItem*>(sequences_.item_list.data());
+  a.stretches = static_cast<SequenceItem*>(sequences_.stretches.data());
   a.summary = static_cast<MapSummary*>(sequences_.summary.data());
   a.other_items = reinterpret_cast<SequenceItem*>(memory + space.other_items);
-  a.stretches = reinterpret_cast<SequenceItem*>(memory + space.stretches);
   a.tiles = reinterpret_cast<MapTile*>(memory + space.tiles);
 }
 
@@ -119,15 +133,19 @@ SequenceMap DeviceSequenceMap::read() {
   map.batch = limits_.batch;
   map.seqlen = limits_.seqlen;
   map.n_sequences = limits_.max_sequences;
-  map.run_index.resize(static_cast<std::size_t>(limits_.batch * limits_.seqlen));
-  map.slot.resize(map.run_index.size());
+  map.run_index.assign(static_cast<std::size_t>(limits_.batch * limits_.seqlen), -1);
+  map.slot = map.run_index;
   map.items.resize(static_cast<std::size_t>(summary.items));
   const auto read_all = [&](auto& values, const Buffer& from) {
     if (!values.empty()) device_.read(values.data(), from.data(), values.size() * sizeof(values.front()));
   };
-  read_all(map.run_index, sequences_.run_index);
-  read_all(map.slot, sequences_.slot);
   read_all(map.items, sequences_.item_list);
+  if (sequences_.storage == MapStorage::positions) {
+    read_all(map.run_index, sequences_.run_index);
+    read_all(map.slot, sequences_.slot);
+  } else {
+    fill_tokens(map);
+  }
   for (const SequenceItem& item : map.items) {
     if (item.slot >= 0) map.max_seqlen = std::max<std::int64_t>(map.max_seqlen, item.length);
   }

@@ -16,10 +16,11 @@ class DeviceSequenceMap {
  public:
   /// Boundaries of this form and type; for rows the type does not matter. Throws std::invalid_argument for limits out
   /// of range and for a type that is no integer.
-  DeviceSequenceMap(Device& device, Boundaries::Form form, ElementType type, const MapLimits& limits);
+  DeviceSequenceMap(Device& device, Boundaries::Form form, ElementType type, const MapLimits& limits,
+                    MapStorage storage = MapStorage::positions);
   /// With launches of this Config instead of the built-in one.
   DeviceSequenceMap(Device& device, Boundaries::Form form, ElementType type, const MapLimits& limits,
-                    const Config& config);
+                    MapStorage storage, const Config& config);
 
   /// Launches the building. `boundaries` is dense: position_indices or seq_idx of shape (batch, seqlen), cu_seqlens of
   /// at most max_sequences + 1 offsets; none for rows. Throws std::invalid_argument for a tensor of another type or
@@ -32,7 +33,8 @@ class DeviceSequenceMap {
   /// last check(), for the first time they did.
   void check();
 
-  /// Waits. The map as the host sees it, equal to with_unused_slots(build_sequence_map(...)).
+  /// Waits. The map as the host sees it, equal to with_unused_slots(build_sequence_map(...)). Where it is not stored as
+  /// positions, run_index and slot are made from the items.
   [[nodiscard]] SequenceMap read();
 
   /// What operators take, whatever was built last.

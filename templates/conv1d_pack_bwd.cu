@@ -19,9 +19,8 @@
 #if HAS_FINAL_STATES && CONV_WIDTH > 1
 // How many tokens follow token t in its run, counted up to W-1.
 __device__ __forceinline__ int run_tokens_left(const ConvArguments& args, int64 row, int64 t) {
-  const int* run_index = args.run_index + row * args.seqlen;
   int left = 0;
-  while (left < CONV_WIDTH - 1 && t + left + 1 < args.seqlen && run_index[t + left + 1] == run_index[t] + left + 1) ++left;
+  while (left < CONV_WIDTH - 1 && t + left + 1 < args.seqlen && run_index(args, row, t + left + 1) > 0) ++left;
   return left;
 }
 
@@ -76,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) conv1d_pack_bwd(const ConvAr
 #pragma unroll 4
     for (int64 t = begin; t < end + CONV_WIDTH - 1; ++t) {
       // Beyond the row there is nothing to add; the loop goes on to finish the last tokens.
-      int i = t < args.seqlen ? args.run_index[row * args.seqlen + t] : -1;
+      int i = t < args.seqlen ? run_index(args, row, t) : -1;
 #pragma unroll
       for (int v = 0; v < VECTOR; ++v) {
 #pragma unroll
@@ -112,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) conv1d_pack_bwd(const ConvAr
       if (finished >= begin && finished < end) {
 #if HAS_FINAL_STATES && CONV_WIDTH > 1
         // The token at distance k from the end of its run is column W-2-k of the final state.
-        int64 slot = args.slot[row * args.seqlen + finished];
+        int64 slot = slot_of(args, row, finished);
         if (slot >= 0) {
           int left = run_tokens_left(args, row, finished);
           if (left <= CONV_WIDTH - 2) {

@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) conv1d_pack_fwd(const ConvAr
 
 #pragma unroll 4
     for (int64 t = begin; t < end; ++t) {
-      int i = args.run_index[row * args.seqlen + t];
+      int i = run_index(args, row, t);
       if (i == 0) start_run(args, row, t, channel, past);
       float x[VECTOR], y[VECTOR];
       load_pack(element_at(args.x, row, t, channel), x);

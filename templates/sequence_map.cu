@@ -9,7 +9,7 @@
 //   stretches  first token and slot of each stretch
 //   order      one work item a stretch, longest first, by a stable radix sort; then the unused slots, which are empty
 //              sequences; the rules that need whole stretches
-//   tokens     each token finds its stretch by bisection: its slot and its index there
+//   tokens     each token finds its stretch by bisection: its slot and its index there, stored as the field `map` says
 //
 // Offsets and rows say their stretches, so they begin with the third step. Sums and sorting have a fixed order, so the
 // same boundaries give the same map. Boundaries that break a rule leave a record of the first violation and a map in
@@ -335,8 +335,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK) sequence_map_order(const Map
   SequenceItem* from = passes % 2 == 0 ? args.items : args.other_items;
   SequenceItem* to = passes % 2 == 0 ? args.other_items : args.items;
   for (int64 i = threadIdx.x; i < stretches; i += BLOCK) {
+    int length = length_of(args, i, stretches);
+    args.stretches[i].length = length;
     from[i] = args.stretches[i];
-    from[i].length = length_of(args, i, stretches);
   }
   sync_block();
   for (int pass = 0; pass < passes; ++pass) {
@@ -360,10 +361,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK) sequence_map_order(const Map
 
 // --- tokens -------------------------------------------------------------------------------------------------------
 
-extern "C" __global__ void __launch_bounds__(BLOCK) sequence_map_tokens(const MapArguments args) {
-  int64 place = int64(blockIdx.x) * BLOCK + threadIdx.x;
-  if (place >= args.batch * args.seqlen) return;
-  // The last stretch that begins at the token or before it. Empty ones begin where the next one does.
+#if MAP != OFFSETS
+// The last stretch that begins at the token or before it. Empty ones begin where the next one does.
+__device__ __forceinline__ int64 stretch_at(const MapArguments& args, int64 place) {
   int64 low = 0, high = args.summary->stretches;
   while (high - low > 1) {
     int64 middle = low + (high - low) / 2;
@@ -373,7 +373,37 @@ extern "C" __global__ void __launch_bounds__(BLOCK) sequence_map_tokens(const Ma
       high = middle;
     }
   }
-  int slot = args.stretches[low].slot;
-  args.slot[place] = slot;
-  args.run_index[place] = slot < 0 ? -1 : int(place - place_of(args, low));
+  return low;
 }
+
+// A thread writes one token, or the 32 of one word.
+extern "C" __global__ void __launch_bounds__(BLOCK) sequence_map_tokens(const MapArguments args) {
+  int64 tokens = args.batch * args.seqlen;
+  int64 thread = int64(blockIdx.x) * BLOCK + threadIdx.x;
+#if MAP == BITS
+  if (thread * 32 >= tokens) return;
+  int64 stretches = args.summary->stretches, stretch = stretch_at(args, thread * 32);
+  RunBits word = {0, 0};
+  for (int bit = 0; bit < 32 && thread * 32 + bit < tokens; ++bit) {
+    int64 place = thread * 32 + bit;
+    while (stretch + 1 < stretches && place_of(args, stretch + 1) <= place) ++stretch;
+    bool padding = args.stretches[stretch].slot < 0;
+    if (padding) word.padding |= 1u << bit;
+    if (!padding && place_of(args, stretch) == place) word.starts |= 1u << bit;
+  }
+  static_cast<RunBits*>(args.run_index)[thread] = word;
+#else
+  if (thread >= tokens) return;
+  int64 stretch = stretch_at(args, thread);
+  int slot = args.stretches[stretch].slot;
+  int index = slot < 0 ? -1 : int(thread - place_of(args, stretch));
+#if MAP == POSITIONS
+  static_cast<int*>(args.run_index)[thread] = index;
+  args.slot[thread] = slot;
+#else
+  // Saturated as 16-bit positions are; 65535 is padding.
+  static_cast<uint16*>(args.run_index)[thread] = uint16(index < 0 ? 65535 : index < 65534 ? index : 65534);
+#endif
+#endif
+}
+#endif

@@ -1,6 +1,7 @@
 #pragma once
 #include "conv_arguments.cuh"
 #include "number.cuh"
+#include "run_index.cuh"
 // The filter and the inputs before the current token, as both directions of conv1d_pack keep them in registers.
 constexpr int HISTORY = CONV_WIDTH > 1 ? CONV_WIDTH - 1 : 1;
 
@@ -33,7 +34,7 @@ __device__ __forceinline__ float initial_state(const ConvArguments& args, int64 
 __device__ __forceinline__ void start_run(const ConvArguments& args, int64 row, int64 t, int64 channel,
                                           float (&past)[HISTORY][VECTOR]) {
 #if HAS_INITIAL_STATES && CONV_WIDTH > 1
-  int64 slot = args.slot[row * args.seqlen + t];
+  int64 slot = slot_of(args, row, t);
 #endif
 #pragma unroll
   for (int k = 0; k < HISTORY; ++k) {
@@ -51,9 +52,9 @@ __device__ __forceinline__ void start_run(const ConvArguments& args, int64 row, 
 // The inputs before token t of a row: those of its run that are in the row, else the initial state, else zero.
 __device__ __forceinline__ void load_past(const ConvArguments& args, int64 row, int64 t, int64 channel,
                                           float (&past)[HISTORY][VECTOR]) {
-  int i = args.run_index[row * args.seqlen + t];
+  int i = run_index(args, row, t);
 #if HAS_INITIAL_STATES && CONV_WIDTH > 1
-  int64 slot = args.slot[row * args.seqlen + t];
+  int64 slot = slot_of(args, row, t);
 #endif
 #pragma unroll
   for (int k = 0; k < HISTORY; ++k) {

@@ -46,3 +46,8 @@
 #define INT64 3
 #define INDEX INT32
 #define DIGIT_BITS 4
+#define POSITIONS 0
+#define POSITIONS16 1
+#define BITS 2
+#define OFFSETS 3
+#define MAP POSITIONS

@@ -41,11 +41,12 @@ struct MapArguments {
   long long max_sequences, max_seqlen;
   long long most_stretches;              // room for items, and for stretches
   long long tile_count;
-  int *run_index, *slot;                 // (batch, seqlen), as operators read them
+  void* run_index;                       // of each token, as operators read them
+  int* slot;                             // (batch, seqlen); of map = positions only
   SequenceItem* items;                   // most_stretches
+  SequenceItem* stretches;               // most_stretches, in the order of their first token
   MapSummary* summary;
   // Scratch memory.
   SequenceItem* other_items;             // the other side of each pass of the sort
-  SequenceItem* stretches;               // most_stretches, in the order of their first token; without their length
   MapTile* tiles;
 };

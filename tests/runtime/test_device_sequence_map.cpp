@@ -13,6 +13,7 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "checking/random.hpp"
@@ -102,10 +103,11 @@ class DeviceMap : public testing::TestWithParam<std::string> {
   }
   [[nodiscard]] Device& device() { return *device_; }
 
-  [[nodiscard]] DeviceSequenceMap make(const Batch& batch, const MapLimits& limits, int block) {
+  [[nodiscard]] DeviceSequenceMap make(const Batch& batch, const MapLimits& limits, int block,
+                                       MapStorage storage = MapStorage::positions) {
     Config config(Operator::sequence_map);
     config.values.set("block", block);
-    return {device(), batch.form, batch.type, limits, config};
+    return {device(), batch.form, batch.type, limits, storage, config};
   }
   void build(DeviceSequenceMap& map, const Batch& batch) {
     if (batch.form == Form::rows) return map.build();
@@ -352,14 +354,19 @@ std::string label_of(const testing::TestParamInfo<std::string>& info) { return i
 INSTANTIATE_TEST_SUITE_P(Host, DeviceMap, testing::Values("host", "host_reverse", "host_seeded"), label_of);
 INSTANTIATE_TEST_SUITE_P(Cuda, DeviceMap, testing::Values("cuda"), label_of);
 
-// --- operators on such a map
-// ------------------------------------------------------------------------------------------
+// --- operators on such a map ---
 
 /// One operator with states, on random tensors of dim 8 in device memory.
 class OperatorCall {
  public:
-  OperatorCall(Device& device, Operator op, const MapLimits& limits) : device_(device), spec_(op), config_(op) {
+  OperatorCall(Device& device, Operator op, const MapLimits& limits, int conv_width = 4,
+               MapStorage storage = MapStorage::positions)
+      : device_(device), spec_(op), config_(op) {
     spec_.values.set("dtype", static_cast<int>(Dtype::fp32));
+    if (!is_scan(op)) {
+      spec_.values.set("conv_width", conv_width);
+      spec_.values.set("map", static_cast<int>(storage));
+    }
     for (const char* states : {"initial_states", "final_states"}) spec_.values.set(states, 1);
     Sizes sizes;
     sizes.batch = limits.batch;
@@ -368,8 +375,8 @@ class OperatorCall {
     sizes.dim = 8;
     sizes.groups = 1;
     sizes.d_state = 16;
-    sizes.conv_width = 4;
-    sizes.history = 3;
+    sizes.conv_width = conv_width;
+    sizes.history = conv_width - 1;
     RandomStream random(3, name_of(op));
     for (const TensorRule& rule : tensor_rules(op)) {
       std::vector<std::int64_t> shape;
@@ -476,8 +483,98 @@ TEST_P(DeviceMap, BrokenBoundariesGiveZeros) {
   EXPECT_THROW(map.check(), std::invalid_argument);
 }
 
-// --- graphs
-// -----------------------------------------------------------------------------------------------------------
+// A row of one-token sequences, long and short ones, padding inside; the rows do not begin with a word of bits.
+Batch batch_for_storage() {
+  Batch batch{Form::position_indices, ElementType::int32, 3, 77, {}};
+  const std::vector<std::vector<int>> rows = {{40, 1, 1, 2, -3, 1, 29}, {-33, 35, -1, 8}, {77}};
+  for (const std::vector<int>& row : rows) {
+    for (const int length : row) {
+      for (int i = 0; i < std::abs(length); ++i) batch.values.push_back(length < 0 ? -1 : i);
+    }
+  }
+  return batch;
+}
+constexpr MapLimits kStorageLimits{3, 77, 10, 77};
+constexpr MapStorage kStorages[] = {MapStorage::positions, MapStorage::positions16, MapStorage::bits,
+                                    MapStorage::offsets};
+
+// Each storage gives the convolution the same bits, whether the host copied the map or the device built it.
+TEST_P(DeviceMap, ConvolutionsReadEveryStorage) {
+  const Batch batch = batch_for_storage();
+  const SequenceMap host_map = with_unused_slots(batch.on_host(), batch.form, kStorageLimits);
+  for (const Operator op : {Operator::conv1d_pack_fwd, Operator::conv1d_pack_bwd}) {
+    for (const int width : {1, 4, 16}) {
+      std::optional<HostTensors> expected;
+      for (const MapStorage storage : kStorages) {
+        SCOPED_TRACE(testing::Message() << name_of(op) << " width " << width << " storage "
+                                        << static_cast<int>(storage));
+        OperatorCall call(device(), op, kStorageLimits, width, storage);
+        MappedSequences copied(device(), host_map, storage);
+        copied.items = most_items(kStorageLimits.batch, kStorageLimits.max_sequences);
+        DeviceSequenceMap built = make(batch, kStorageLimits, 32, storage);
+        build(built, batch);
+        EXPECT_TRUE(built.read() == host_map);
+        for (const MappedSequences* sequences : {&std::as_const(copied), &built.sequences()}) {
+          call.poison_outputs();
+          call.launch(*sequences);
+          const HostTensors found = call.outputs();
+          device().check_guards();
+          if (!expected) expected = found;
+          expect_same_bytes(found, *expected);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(DeviceMap, StoragesTakeWhatTheySay) {
+  const Batch batch = batch_for_storage();
+  const SequenceMap host_map = batch.on_host();
+  const std::size_t sizes[] = {3 * 77 * 4, 3 * 77 * 2, 8 * 8, 0};  // of run_index; 231 tokens are 8 words of bits
+  for (const MapStorage storage : kStorages) {
+    const MappedSequences copied(device(), host_map, storage);
+    DeviceSequenceMap built = make(batch, kStorageLimits, 32, storage);
+    build(built, batch);
+    const std::size_t bytes = sizes[static_cast<std::size_t>(storage)];
+    ASSERT_EQ(copied.run_index.size(), bytes);
+    ASSERT_EQ(built.sequences().run_index.size(), bytes);
+    EXPECT_EQ(copied.slot.size(), storage == MapStorage::positions ? bytes : 0U);
+    if (bytes == 0) continue;
+    std::vector<std::byte> from_host(bytes), from_device(bytes);
+    device().read(from_host.data(), copied.run_index.data(), bytes);
+    device().read(from_device.data(), built.sequences().run_index.data(), bytes);
+    EXPECT_TRUE(from_host == from_device) << static_cast<int>(storage);
+  }
+}
+
+// A run longer than 16 bits count: the far end only has to stay far.
+TEST_P(DeviceMap, SixteenBitStorageSaturates) {
+  constexpr std::int64_t kTokens = 65'540;
+  const Batch batch{Form::cu_seqlens, ElementType::int32, 1, kTokens, {0, static_cast<double>(kTokens)}};
+  DeviceSequenceMap built = make(batch, {1, kTokens, 1, kTokens}, 256, MapStorage::positions16);
+  build(built, batch);
+  std::vector<std::uint16_t> values(static_cast<std::size_t>(kTokens));
+  device().read(values.data(), built.sequences().run_index.data(), values.size() * sizeof(values[0]));
+  EXPECT_EQ(values[65'533], 65'533);
+  EXPECT_EQ(values[65'534], 65'534);
+  EXPECT_EQ(values.back(), 65'534);
+}
+
+TEST_P(DeviceMap, AnotherStorageThanTheKernelReadsIsRefused) {
+  const Batch batch = batch_for_storage();
+  const MappedSequences bits(device(), with_unused_slots(batch.on_host(), batch.form, kStorageLimits),
+                             MapStorage::bits);
+  OperatorCall convolution(device(), Operator::conv1d_pack_fwd, kStorageLimits);
+  EXPECT_EQ(message_of([&] { convolution.launch(bits); }),
+            "conv1d_pack_fwd: the map is stored as bits, but the Spec reads positions; build it with that storage");
+  OperatorCall scan(device(), Operator::ssm_pack_bwd, kStorageLimits);
+  EXPECT_EQ(message_of([&] { scan.launch(bits); }),
+            "ssm_pack_bwd: the map is stored as bits, but the operator reads positions; build it with that storage");
+  OperatorCall forward(device(), Operator::ssm_pack_fwd, kStorageLimits);
+  EXPECT_NO_THROW(forward.launch(bits));  // it reads items only
+}
+
+// --- graphs ---
 
 /// Building and one operator, captured once and replayed with other boundaries in the same memory.
 TEST(DeviceMapGraph, ReplaysWithChangedBoundaries) {
