@@ -483,10 +483,11 @@ TEST_P(DeviceMap, BrokenBoundariesGiveZeros) {
   EXPECT_THROW(map.check(), std::invalid_argument);
 }
 
-// A row of one-token sequences, long and short ones, padding inside; the rows do not begin with a word of bits.
+// One-token sequences, long and short ones, padding inside. Rows do not begin with a word of bits, and sequences begin
+// shortly before a word does, and before the second tile of tokens.
 Batch batch_for_storage() {
   Batch batch{Form::position_indices, ElementType::int32, 3, 77, {}};
-  const std::vector<std::vector<int>> rows = {{40, 1, 1, 2, -3, 1, 29}, {-33, 35, -1, 8}, {77}};
+  const std::vector<std::vector<int>> rows = {{40, 1, 1, 2, -3, 1, 14, 15}, {-18, 49, -1, 9}, {77}};
   for (const std::vector<int>& row : rows) {
     for (const int length : row) {
       for (int i = 0; i < std::abs(length); ++i) batch.values.push_back(length < 0 ? -1 : i);
@@ -494,7 +495,7 @@ Batch batch_for_storage() {
   }
   return batch;
 }
-constexpr MapLimits kStorageLimits{3, 77, 10, 77};
+constexpr MapLimits kStorageLimits{3, 77, 11, 77};
 constexpr MapStorage kStorages[] = {MapStorage::positions, MapStorage::positions16, MapStorage::bits,
                                     MapStorage::offsets};
 
