@@ -167,8 +167,7 @@ extern "C" __global__ void __launch_bounds__(128) conv1d_pack_bwd_initial_states
 #if HAS_BIAS
   bias = to_float(static_cast<const Element*>(args.bias)[channel]);
 #endif
-  int64 item_count = *args.item_count;
-  for (int64 index = blockIdx.y; index < item_count; index += gridDim.y) {
+  for (int64 index = blockIdx.y; index < *args.item_count; index += gridDim.y) {
     SequenceItem item = args.items[index];
     if (item.slot < 0) continue;
     // Inputs around the start of the run: the initial state, then the first tokens.

@@ -66,8 +66,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) conv1d_pack_fwd(const ConvAr
 extern "C" __global__ void __launch_bounds__(128) conv1d_pack_fwd_final_states(const ConvArguments args) {
   int64 channel = int64(blockIdx.x) * 128 + threadIdx.x;
   if (channel >= args.dim) return;
-  int64 item_count = *args.item_count;
-  for (int64 index = blockIdx.y; index < item_count; index += gridDim.y) {
+  for (int64 index = blockIdx.y; index < *args.item_count; index += gridDim.y) {
     SequenceItem item = args.items[index];
     if (item.slot < 0) continue;
     Element* state = static_cast<Element*>(args.final_states) + (int64(item.slot) * args.dim + channel) * (CONV_WIDTH - 1);

@@ -140,8 +140,8 @@ __device__ __forceinline__ int64 row_of_offset(const MapArguments& args, int64 b
   return row < args.batch - 1 ? row : args.batch - 1;
 }
 
-// Of the sequence that ends at offset `place`; of the first and the last offset for place 0.
-__device__ __forceinline__ MapViolation violation_at(const MapArguments& args, int64 place) {
+// Of the sequence that ends at offset `place` and begins in `row`; of the first and the last offset for place 0.
+__device__ __forceinline__ MapViolation violation_at(const MapArguments& args, int64 place, int64 row) {
   int64 tokens = args.batch * args.seqlen;
   if (place == 0) {
     int64 first = offset_at(args, 0), last = offset_at(args, args.offset_sequences);
@@ -152,12 +152,10 @@ __device__ __forceinline__ MapViolation violation_at(const MapArguments& args, i
   int64 begin = offset_at(args, place - 1), end = offset_at(args, place);
   MapRule rule = end < begin                        ? MapRule::falling_offset
                  : end > tokens                     ? MapRule::offset_beyond
-                 : end > (row_of_offset(args, begin) + 1) * args.seqlen ? MapRule::crosses_row
+                 : end > (row + 1) * args.seqlen ? MapRule::crosses_row
                                                     : MapRule::none;
   return {rule, place, end, begin};
 }
-#else
-__device__ __forceinline__ MapViolation violation_at(const MapArguments&, int64) { return {MapRule::none, 0, 0, 0}; }
 #endif
 
 // --- stretches ----------------------------------------------------------------------------------------------------
@@ -174,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) sequence_map_count(const Map
   if (threadIdx.x == 0) args.tiles[blockIdx.x] = tile;
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK) sequence_map_scan(const MapArguments args) {
+extern "C" __global__ void __launch_bounds__(BLOCK, 1) sequence_map_scan(const MapArguments args) {
   Part part = part_of(args.tile_count);
   int64 stretches = 0, sequences = 0;
   for (int64 i = part.begin; i < part.end; ++i) {
@@ -217,15 +215,15 @@ extern "C" __global__ void __launch_bounds__(BLOCK) sequence_map_stretches(const
 #if FORM == CU_SEQLENS
   // A thread looks at the end of its sequence; the first one at the first and the last offset, too.
   int64 broken = NO_PLACE;
-  if (exists && violation_at(args, place + 1).rule != MapRule::none) broken = place + 1;
-  if (place == 0 && violation_at(args, 0).rule != MapRule::none) broken = 0;
-  broken = smallest(broken);
-  if (threadIdx.x == 0) args.tiles[blockIdx.x].broken = broken;
   if (exists) {
     int64 begin = offset_at(args, place);
     int64 row = row_of_offset(args, begin);
     args.stretches[place] = {int(row), int(begin - row * args.seqlen), 0, int(place)};
+    if (violation_at(args, place + 1, row).rule != MapRule::none) broken = place + 1;
   }
+  if (place == 0 && violation_at(args, 0, 0).rule != MapRule::none) broken = 0;
+  broken = smallest(broken);
+  if (threadIdx.x == 0) args.tiles[blockIdx.x].broken = broken;
 #else
   if (exists) args.stretches[place] = {int(place), 0, 0, int(place)};
   if (threadIdx.x == 0) args.tiles[blockIdx.x].broken = NO_PLACE;
@@ -270,7 +268,11 @@ __device__ __forceinline__ MapViolation first_violation(const MapArguments& args
   }
 #endif
   broken = smallest(broken);
+#if FORM == CU_SEQLENS
+  if (broken != NO_PLACE) return violation_at(args, broken, broken > 0 ? args.stretches[broken - 1].row : 0);
+#elif FORM != ROWS
   if (broken != NO_PLACE) return violation_at(args, broken);
+#endif
   if (sequences > args.max_sequences) return {MapRule::too_many_sequences, 0, sequences, 0};
   int64 too_long = NO_PLACE;
   for (int64 i = threadIdx.x; i < stretches; i += BLOCK) {
@@ -313,7 +315,7 @@ __device__ __forceinline__ void sort_pass(const SequenceItem* from, SequenceItem
 }
 
 // One block.
-extern "C" __global__ void __launch_bounds__(BLOCK) sequence_map_order(const MapArguments args) {
+extern "C" __global__ void __launch_bounds__(BLOCK, 1) sequence_map_order(const MapArguments args) {
   MapViolation violation = first_violation(args);
   int64 stretches = args.summary->stretches, sequences = args.summary->sequences;
   sync_block();

@@ -161,8 +161,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd_che
   int lane = threadIdx.x % LANES;
   stage_rates(args, range, tile);
   stage_parameters(args, range, CHANNELS, tile.delta_bias, tile.skip);
-  int64 item_count = *args.item_count;
-  for (int64 index = blockIdx.y; index < item_count; index += gridDim.y) {
+  for (int64 index = blockIdx.y; index < *args.item_count; index += gridDim.y) {
     SequenceItem item = args.items[index];
     if (item.slot < 0) continue;
     // The states wait in the shared memory that the backward kernel uses for its carry.
@@ -310,8 +309,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd(con
   stage_rates(args, range, tile);
   stage_parameters(args, range, CHANNELS, tile.delta_bias, tile.skip);
 
-  int64 item_count = *args.item_count;
-  for (int64 index = blockIdx.y; index < item_count; index += gridDim.y) {
+  for (int64 index = blockIdx.y; index < *args.item_count; index += gridDim.y) {
     SequenceItem item = args.items[index];
     if (item.slot < 0) {
       write_zeros(args.du, item, range, CHANNELS);

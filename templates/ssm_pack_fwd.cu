@@ -105,8 +105,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_fwd(con
   load_decay_rates(args, channel, exists, lane, rate);
   stage_parameters(args, range, CHANNELS, tile.delta_bias, tile.skip);
 
-  int64 item_count = *args.item_count;
-  for (int64 index = blockIdx.y; index < item_count; index += gridDim.y) {
+  for (int64 index = blockIdx.y; index < *args.item_count; index += gridDim.y) {
     SequenceItem item = args.items[index];
     if (item.slot < 0) {
       write_zeros(args.out, item, range, CHANNELS);

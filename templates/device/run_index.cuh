@@ -1,8 +1,7 @@
 #pragma once
 #include "conv_arguments.cuh"
-// How many tokens before a token are in its run, and which state the run has, from the map as it is stored. Where a run
-// is longer than a count can hold, it is at least FAR_INDEX, which is more than any filter reaches back.
-constexpr int FAR_INDEX = 31;
+// How many tokens before a token are in its run, and which state the run has, from the map as it is stored. A count that
+// the storage cannot hold is 32 or more, which is farther back than any filter reaches.
 
 #if MAP == OFFSETS || MAP == BITS || MAP == POSITIONS16
 // The last stretch that begins at the token or before it; empty ones begin where the next one does.
