@@ -9,6 +9,7 @@
 #include <numbers>
 #include <random>
 
+#include "cli/bench_map.hpp"
 #include "cli/commands.hpp"
 #include "cli/terminal.hpp"
 #include "runtime/cuda_device.hpp"
@@ -250,6 +251,7 @@ void bench_ops(const Options& options) {
 void register_bench(CLI::App& app) {
   CLI::App* bench = app.add_subcommand("bench", "measure on a GPU");
   bench->require_subcommand(1);
+  add_bench_map(*bench);
   CLI::App* ops = bench->add_subcommand("ops", "the operators on one packed row: medians beside the memory limit");
   const auto options = std::make_shared<Options>();
   ops->add_option("--tokens", options->tokens, "tokens of the row")->capture_default_str();

@@ -127,6 +127,11 @@ TEST(Compile, ReportsAndWritesImagesForEachArchitecture) {
   EXPECT_NE(read(folder.path / "images/conv1d_pack_fwd.sm_90.ptx").find(".target sm_90"), std::string::npos);
 }
 
+TEST(Bench, MapRefusesWhatItCannotMeasure) {
+  expect_error("bench map --tokens 0", 2, "tokens 0");
+  expect_error("bench map --shortest 9 --longest 8", 2, "lengths rise from 9 to 8");
+}
+
 TEST(Compile, MapsOfEveryFormKeepOutOfLocalMemory) {
   for (const std::string form : {"position_indices", "seq_idx", "cu_seqlens", "rows"}) {
     const auto json = json_of("compile sequence_map --form " + form + " --index uint16 --arch sm_90,sm_75 --json");
