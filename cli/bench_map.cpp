@@ -67,11 +67,11 @@ HostTensor boundary_tensor(Form form, ElementType type, const std::vector<std::i
 double median_ms(CudaDevice& device, int repeats, const std::function<void()>& work) {
   constexpr int kCalls = 10;
   for (int i = 0; i < 3; ++i) work();
-  std::vector<float> times;
-  for (int i = 0; i < repeats; ++i) {
-    times.push_back(device.elapsed_ms([&] {
+  std::vector<float> times(static_cast<std::size_t>(repeats));
+  for (float& time : times) {
+    time = device.elapsed_ms([&] {
       for (int call = 0; call < kCalls; ++call) work();
-    }));
+    });
   }
   std::sort(times.begin(), times.end());
   return static_cast<double>(times[times.size() / 2]) / kCalls;

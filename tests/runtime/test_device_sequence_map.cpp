@@ -531,12 +531,13 @@ TEST_P(DeviceMap, ConvolutionsReadEveryStorage) {
 TEST_P(DeviceMap, StoragesTakeWhatTheySay) {
   const Batch batch = batch_for_storage();
   const SequenceMap host_map = batch.on_host();
-  const std::size_t sizes[] = {3 * 77 * 4, 3 * 77 * 2, 8 * 8, 0};  // of run_index; 231 tokens are 8 words of bits
+  // Of run_index, for 231 tokens, which are 8 words of 64 bits.
+  constexpr std::size_t kBytes[] = {924, 462, 64, 0};
   for (const MapStorage storage : kStorages) {
     const MappedSequences copied(device(), host_map, storage);
     DeviceSequenceMap built = make(batch, kStorageLimits, 32, storage);
     build(built, batch);
-    const std::size_t bytes = sizes[static_cast<std::size_t>(storage)];
+    const std::size_t bytes = kBytes[static_cast<std::size_t>(storage)];
     ASSERT_EQ(copied.run_index.size(), bytes);
     ASSERT_EQ(built.sequences().run_index.size(), bytes);
     EXPECT_EQ(copied.slot.size(), storage == MapStorage::positions ? bytes : 0U);
