@@ -122,6 +122,7 @@ Spec spec_of(const Case& check_case) {
   set_if_known(values, "layout", static_cast<int>(check_case.layout));
   set_if_known(values, "initial_states", check_case.initial_states);
   set_if_known(values, "final_states", check_case.final_states);
+  set_if_known(values, "checkpoints", check_case.checkpoints);
   if (is_scan(check_case.op)) {
     set_if_known(values, "d_state", static_cast<int>(check_case.d_state));
     set_if_known(values, "groups", check_case.groups > 1);

@@ -35,6 +35,7 @@ struct Case {
   MapStorage map = MapStorage::positions;                       ///< convolution only
   bool initial_states = false;
   bool final_states = false;  ///< forward: asked for; backward: their gradient is given
+  bool checkpoints = false;   ///< scan only: stored by the forward, given to the backward
   Layout layout = Layout::token_major;
   std::vector<Row> rows;  ///< all rows hold the same number of tokens
   std::uint64_t seed = 1;

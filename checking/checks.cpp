@@ -168,6 +168,25 @@ std::vector<Result> check_second_config(Device& device, const CaseRun& run, cons
   return results;
 }
 
+std::vector<Result> check_stored_checkpoints(Device& device, const CaseRun& run, const Reference& reference) {
+  if (run.check_case.op != Operator::ssm_pack_bwd) return {};
+  Case forward = run.check_case;
+  forward.op = forward_of(forward.op);
+  forward.config.clear();
+  forward.final_states = forward.initial_states;
+  forward.checkpoints = true;
+  HostTensors inputs = run.inputs;
+  inputs.erase("dout");
+  inputs.erase("dfinal_states");
+  HostTensors stored = run_case(device, forward, inputs);
+  inputs = run.inputs;
+  inputs["checkpoints"] = std::move(stored.at("checkpoints"));
+  Case backward = run.check_case;
+  backward.config.clear();
+  backward.checkpoints = true;
+  return compare_with_reference(CheckKind::stored_checkpoints, backward, run_case(device, backward, inputs), reference);
+}
+
 std::vector<Result> check_against_padded(Device& device, const CaseRun& run, double reduction) {
   std::vector<std::vector<Piece>> rows;
   const std::vector<Sequence> sequences = sequences_of(run.check_case);

@@ -33,6 +33,9 @@ struct CaseRun {
 
 [[nodiscard]] std::vector<Result> check_against_oracle(const CaseRun& run, const Reference& reference);
 [[nodiscard]] std::vector<Result> check_second_config(Device& device, const CaseRun& run, const Reference& reference);
+/// The scan's backward, with the checkpoints of a forward call; nothing for other operators.
+[[nodiscard]] std::vector<Result> check_stored_checkpoints(Device& device, const CaseRun& run,
+                                                           const Reference& reference);
 /// Each sequence alone in its own padded row; the padded run is the reference.
 [[nodiscard]] std::vector<Result> check_against_padded(Device& device, const CaseRun& run, double reduction);
 /// Every sequence of two tokens or more is cut where the seed says; states and their gradients are handed over.

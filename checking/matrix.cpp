@@ -74,7 +74,7 @@ class Matrix {
       c.initial_states = c.final_states = true;
       rows_for(c, 1, true);
       if (coverage_ == Coverage::quick) {
-        add(c, {CheckKind::oracle, CheckKind::isolation});
+        add(c, {CheckKind::oracle, CheckKind::stored_checkpoints, CheckKind::isolation});
       } else {
         add(c, all_checks());
       }
@@ -194,8 +194,9 @@ std::vector<Row> telling_rows(std::int64_t taps, std::int64_t tile, std::uint64_
 }
 
 std::vector<CheckKind> all_checks() {
-  return {CheckKind::oracle,    CheckKind::second_config, CheckKind::padded,       CheckKind::cut,
-          CheckKind::isolation, CheckKind::repeat,        CheckKind::thread_order, CheckKind::boundary_form};
+  return {CheckKind::oracle, CheckKind::second_config, CheckKind::stored_checkpoints,
+          CheckKind::padded, CheckKind::cut,           CheckKind::isolation,
+          CheckKind::repeat, CheckKind::thread_order,  CheckKind::boundary_form};
 }
 
 std::vector<PlannedCase> default_matrix(const std::string& arch, Coverage coverage) {
@@ -214,6 +215,9 @@ std::vector<Result> run_plan(Device& device, std::span<Device* const> orders, co
         break;
       case CheckKind::second_config:
         more = check_second_config(device, run, reference);
+        break;
+      case CheckKind::stored_checkpoints:
+        more = check_stored_checkpoints(device, run, reference);
         break;
       case CheckKind::padded:
         more = check_against_padded(device, run, reference.reduction);

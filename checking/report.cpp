@@ -62,6 +62,8 @@ std::string_view name_of(CheckKind kind) {
       return "oracle";
     case CheckKind::second_config:
       return "second config";
+    case CheckKind::stored_checkpoints:
+      return "stored checkpoints";
     case CheckKind::padded:
       return "padded run";
     case CheckKind::cut:

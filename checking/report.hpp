@@ -11,14 +11,15 @@ namespace packjit::checking {
 
 /// What a result was compared with.
 enum class CheckKind {
-  oracle,         ///< each sequence alone in fp64
-  second_config,  ///< the same under another Config
-  padded,         ///< each sequence alone in a padded row, on the same device
-  cut,            ///< sequences cut in two calls that hand over states
-  isolation,      ///< bits, after values of another sequence changed
-  repeat,         ///< bits of a second call
-  thread_order,   ///< bits under other orders of threads (host execution)
-  boundary_form,  ///< bits under the other boundary forms
+  oracle,              ///< each sequence alone in fp64
+  second_config,       ///< the same under another Config
+  padded,              ///< each sequence alone in a padded row, on the same device
+  stored_checkpoints,  ///< the backward with states that a forward has stored
+  cut,                 ///< sequences cut in two calls that hand over states
+  isolation,           ///< bits, after values of another sequence changed
+  repeat,              ///< bits of a second call
+  thread_order,        ///< bits under other orders of threads (host execution)
+  boundary_form,       ///< bits under the other boundary forms
 };
 [[nodiscard]] std::string_view name_of(CheckKind kind);
 

@@ -1,191 +1,46 @@
-// packjit bench ops: the four operators on packed data of one GPU, each time beside the bytes it has to move.
+// packjit bench ops: the four operators on one GPU, on lengths of the caller's choice, each time beside its limits.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <numbers>
-#include <random>
+#include <stdexcept>
 
 #include "cli/bench_map.hpp"
+#include "cli/bench_peers.hpp"
+#include "cli/bench_report.hpp"
+#include "cli/bench_rows.hpp"
+#include "cli/bench_shapes.hpp"
 #include "cli/commands.hpp"
+#include "cli/lengths_file.hpp"
+#include "cli/spec_options.hpp"
 #include "cli/terminal.hpp"
-#include "runtime/cuda_device.hpp"
 #include "runtime/nvrtc.hpp"
-#include "runtime/operator_call.hpp"
 
 namespace packjit {
 namespace {
 
 struct Options {
-  std::int64_t tokens = 32768;
-  std::int64_t dim = 4096;
-  int d_state = 16;
-  int conv_width = 4;
-  std::string dtype = "bf16";
+  ShapeOptions shape;
+  std::string lengths;
+  OperatorChoices choices;
   int repeats = 30;
-  std::uint64_t seed = 1;
+  std::string cache = "rotating";
+  bool compare = false;
+  bool together = false;
+  std::string peers;
   std::vector<std::string> only;
   std::vector<std::string> set;
   bool json = false;
 };
 
-/// Lengths that fill `tokens`: log-normal, held between 57 and 2048, mean about 640; the last is cut to fit.
-std::vector<std::int64_t> lognormal_lengths(std::int64_t tokens, std::uint64_t seed) {
-  constexpr double kLogMean = 6.2, kLogDeviation = 0.75, kShortest = 57, kLongest = 2048;
-  std::mt19937_64 random(seed);
-  const auto uniform = [&] { return (static_cast<double>(random() >> 11) + 0.5) * 0x1p-53; };
-  std::vector<std::int64_t> lengths;
-  for (std::int64_t left = tokens; left > 0;) {
-    const double normal = std::sqrt(-2 * std::log(uniform())) * std::cos(2 * std::numbers::pi * uniform());
-    const double length = std::clamp(std::exp(kLogMean + kLogDeviation * normal), kShortest, kLongest);
-    lengths.push_back(std::min<std::int64_t>(left, std::llround(length)));
-    left -= lengths.back();
-  }
-  return lengths;
-}
-
-/// Dense tensors of one operator in device memory, with random contents of a realistic scale.
-class Tensors {
- public:
-  Tensors(Device& device, const Spec& spec, const Sizes& sizes, std::uint64_t seed) : device_(device), random_(seed) {
-    for (const TensorRule& rule : tensor_rules(spec.op)) {
-      if (!rule.field.empty() && spec.values[rule.field] == 0) continue;
-      TensorView view;
-      for (std::string_view symbol : shape_symbols(rule.shape)) view.size.push_back(sizes[symbol]);
-      view.stride.assign(view.size.size(), 1);
-      for (std::size_t i = view.size.size(); i-- > 1;) view.stride[i - 1] = view.stride[i] * view.size[i];
-      view.type = rule.always_fp32 ? ElementType::fp32 : element_type(static_cast<Dtype>(spec.values["dtype"]));
-      const std::int64_t count = view.stride[0] * view.size[0];
-      buffers_.emplace_back(device, static_cast<std::size_t>(count) * size_of(view.type));
-      view.data = buffers_.back().data();
-      if (!rule.output) fill(rule.name, view, count);
-      bytes_ += count * static_cast<std::int64_t>(size_of(view.type));
-      views_.emplace(rule.name, view);
-    }
-  }
-  [[nodiscard]] const TensorViews& views() const { return views_; }
-  /// Bytes of all inputs and outputs: the least that a call can move.
-  [[nodiscard]] std::int64_t bytes() const { return bytes_; }
-
- private:
-  void fill(std::string_view name, const TensorView& view, std::int64_t count) {
-    constexpr std::int64_t kChunk = 1 << 20;  // elements; random numbers are slow, so large tensors repeat them
-    std::normal_distribution<double> normal;
-    std::vector<double> values(static_cast<std::size_t>(std::min(count, kChunk)));
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      const double x = normal(random_);
-      // dt = softplus(delta + bias) between about 0.001 and 0.1, A = -(1..d_state), as a Mamba model starts.
-      values[i] = name == "delta"        ? x
-                  : name == "delta_bias" ? -4.0 + x
-                  : name == "A"          ? -1.0 - static_cast<double>(static_cast<std::int64_t>(i) % view.size[1])
-                                         : x;
-    }
-    const HostTensor chunk = HostTensor::from_double(view.type, {static_cast<std::int64_t>(values.size())}, values);
-    const std::int64_t total = count * static_cast<std::int64_t>(size_of(view.type));
-    for (std::int64_t at = 0; at < total; at += static_cast<std::int64_t>(chunk.bytes.size())) {
-      const std::int64_t part = std::min<std::int64_t>(static_cast<std::int64_t>(chunk.bytes.size()), total - at);
-      device_.write(static_cast<std::byte*>(view.data) + at, chunk.bytes.data(), static_cast<std::size_t>(part));
-    }
-  }
-
-  Device& device_;
-  std::mt19937_64 random_;
-  std::vector<Buffer> buffers_;
-  TensorViews views_;
-  std::int64_t bytes_ = 0;
+/// A row and the list of the report that holds it. `operators` has one row an operator, packed and with the default of
+/// every choice, which is what other programs read.
+struct ListedRow {
+  const char* list;
+  BenchRow row;
 };
-
-struct Times {
-  double median_ms, low_ms, high_ms;  // low and high: 10 % and 90 % of the repeats
-};
-
-Times measure(CudaDevice& device, int repeats, const std::function<void()>& work) {
-  constexpr int kCallsPerRepeat = 5;  // so that the host, which runs ahead, is not what is measured
-  for (int i = 0; i < 3; ++i) work();
-  device.synchronize();
-  std::vector<double> times;
-  for (int i = 0; i < repeats; ++i) {
-    const float ms = device.elapsed_ms([&] {
-      for (int call = 0; call < kCallsPerRepeat; ++call) work();
-    });
-    times.push_back(static_cast<double>(ms) / kCallsPerRepeat);
-  }
-  std::sort(times.begin(), times.end());
-  const auto at = [&](double part) {
-    return times[static_cast<std::size_t>(part * static_cast<double>(times.size() - 1))];
-  };
-  return {at(0.5), at(0.1), at(0.9)};
-}
-
-/// Bytes read and written a second by a copy of 1 GiB with 16-byte accesses, the bandwidth that rows are compared to.
-double copy_bandwidth(CudaDevice& device, int repeats) {
-  constexpr std::int64_t kBytes = std::int64_t{1} << 30;
-  constexpr unsigned kBlock = 256, kGrid = 132 * 16;
-  const auto module = device.load_text(
-      "struct alignas(16) Sixteen { unsigned word[4]; };\n"
-      "struct Copy { const Sixteen* from; Sixteen* to; long long count; };\n"
-      "extern \"C\" __global__ void copy(const Copy c) {\n"
-      "  for (long long i = blockIdx.x * 256ll + threadIdx.x; i < c.count; i += gridDim.x * 256ll) c.to[i] = "
-      "c.from[i];\n"
-      "}\n");
-  const Buffer from(device, kBytes), to(device, kBytes);
-  device.fill(from.data(), 0x3C, kBytes);
-  struct {
-    const void* from;
-    void* to;
-    long long count;
-  } argument{from.data(), to.data(), kBytes / 16};
-  const Times times = measure(device, repeats, [&] {
-    device.launch(*module, {"copy", kGrid, 1, kBlock, 0}, std::as_bytes(std::span(&argument, 1)));
-  });
-  return 2.0 * static_cast<double>(kBytes) / (times.median_ms * 1e-3);
-}
-
-nlohmann::json bench_operator(CudaDevice& device, Operator op, const Options& options, const SequenceMap& map,
-                              double bandwidth) {
-  Spec spec(op);
-  spec.values.set_text("dtype", options.dtype);
-  if (is_scan(op)) spec.values.set("d_state", options.d_state);
-  if (!is_scan(op)) spec.values.set("conv_width", options.conv_width);
-  Config config = builtin_config(spec, device.info().arch, Workload{options.tokens, map.n_sequences, options.dim});
-  for (const std::string& assignment : options.set) {
-    const std::size_t equals = assignment.find('=');
-    const std::string name = assignment.substr(0, equals);
-    if (equals == std::string::npos) throw std::invalid_argument("--set takes key=value, not '" + assignment + "'");
-    config.values.set_text(name, assignment.substr(equals + 1));
-  }
-  Sizes sizes;
-  sizes.batch = map.batch;
-  sizes.seqlen = map.seqlen;
-  sizes.dim = options.dim;
-  sizes.groups = 1;
-  sizes.d_state = options.d_state;
-  sizes.conv_width = options.conv_width;
-  sizes.history = options.conv_width - 1;
-  sizes.n_sequences = map.n_sequences;
-  const Tensors tensors(device, spec, sizes, options.seed);
-  specialise(spec, config, tensors.views());
-  const MappedSequences sequences(device, map);
-  Buffer workspace;
-  const Times times = measure(device, options.repeats,
-                              [&] { run_operator(device, spec, config, tensors.views(), sequences, workspace); });
-  device.check_guards();
-  const double elements = static_cast<double>(map.batch * map.seqlen * options.dim);
-  const double limit_ms = static_cast<double>(tensors.bytes()) / bandwidth * 1e3;
-  return {{"operator", name_of(op)},
-          {"median_ms", times.median_ms},
-          {"p10_ms", times.low_ms},
-          {"p90_ms", times.high_ms},
-          {"giga_elements_per_second", elements / times.median_ms * 1e-6},
-          {"bytes", tensors.bytes()},
-          {"memory_limit_ms", limit_ms},
-          {"share_of_memory_limit", limit_ms / times.median_ms},
-          {"workspace_bytes", workspace.size()},
-          {"config", config.values.text()}};
-}
 
 std::string today() {
   const auto now = std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now());
@@ -194,56 +49,92 @@ std::string today() {
                      static_cast<unsigned>(date.day()));
 }
 
-void bench_ops(const Options& options) {
-  if (options.tokens < 1 || options.dim < 1 || options.repeats < 1) {
-    throw std::invalid_argument(fmt::format("bench ops: tokens {}, dim {} and repeats {} must all be at least 1",
-                                            options.tokens, options.dim, options.repeats));
-  }
-  const auto device = CudaDevice::open();
-  std::vector<std::int64_t> offsets = {0};
-  for (const std::int64_t length : lognormal_lengths(options.tokens, options.seed)) {
-    offsets.push_back(offsets.back() + length);
-  }
-  Boundaries boundaries;
-  boundaries.form = Boundaries::Form::cu_seqlens;
-  boundaries.values = offsets;
-  const SequenceMap map = build_sequence_map(boundaries, 1, options.tokens);
-  const double bandwidth = copy_bandwidth(*device, options.repeats);
+std::vector<Operator> chosen_operators(const std::vector<std::string>& only) {
+  if (only.empty()) return {std::begin(kOperators), std::end(kOperators)};
+  std::vector<Operator> chosen;
+  chosen.reserve(only.size());
+  for (const std::string& name : only) chosen.push_back(operator_named(name));
+  return chosen;
+}
 
-  nlohmann::json report = {{"date", today()},
-                           {"gpu", device->info().name},
-                           {"arch", device->info().arch},
-                           {"nvrtc", Nvrtc::shared()->version_text()},
-                           {"copy_bytes_per_second", bandwidth},
-                           {"tokens", options.tokens},
-                           {"sequences", map.n_sequences},
-                           {"longest", map.max_seqlen},
-                           {"dim", options.dim},
-                           {"d_state", options.d_state},
-                           {"conv_width", options.conv_width},
-                           {"dtype", options.dtype},
-                           {"repeats", options.repeats},
-                           {"cache_state", "one set of buffers; what fits in the L2 stays there between calls"}};
-  std::string table = fmt::format("{:<17} {:>10} {:>19} {:>12} {:>14}\n", "operator", "median ms", "10 % to 90 %",
-                                  "G elem/s", "memory limit");
-  for (const Operator op : kOperators) {
-    const std::string name(name_of(op));
-    if (!options.only.empty() && std::find(options.only.begin(), options.only.end(), name) == options.only.end()) {
-      continue;
-    }
-    const nlohmann::json row = bench_operator(*device, op, options, map, bandwidth);
-    table += fmt::format("{:<17} {:>10.4f} {:>9.4f} {:>9.4f} {:>12.1f} {:>11.4f} ms\n", name,
-                         row["median_ms"].get<double>(), row["p10_ms"].get<double>(), row["p90_ms"].get<double>(),
-                         row["giga_elements_per_second"].get<double>(), row["memory_limit_ms"].get<double>());
-    report["operators"].push_back(row);
+void check_options(const Options& options) {
+  if (options.choices.dim < 1 || options.repeats < 1) {
+    throw std::invalid_argument(fmt::format("bench ops: --dim {} and --repeats {} must both be at least 1",
+                                            options.choices.dim, options.repeats));
   }
+  for (const Operator op : kOperators) {
+    (void)bench_config(bench_spec(op, options.choices), "sm_90", {}, {});  // says which size or dtype is out of range
+  }
+  for (const Operator op : chosen_operators(options.only)) {
+    (void)bench_config(bench_spec(op, options.choices), "sm_90", {}, options.set);
+  }
+}
+
+std::vector<ListedRow> measure_all(const Bench& bench, const Options& options) {
+  std::vector<ListedRow> rows;
+  const std::vector<Operator> chosen = chosen_operators(options.only);
+  Progress progress("measuring", static_cast<std::int64_t>(chosen.size()));
+  for (const Operator op : chosen) {
+    progress.set_label(std::string(name_of(op)));
+    const std::vector<Variant> variants = variants_of(bench_spec(op, bench.choices));
+    for (const Variant& variant : variants) {
+      rows.push_back({&variant == &variants.front() ? "operators" : "variants", packed_row(bench, op, variant)});
+    }
+    if (options.compare) {
+      rows.push_back({"compared", padded_row(bench, op, variants.front())});
+      rows.push_back({"compared", one_by_one_row(bench, op, variants.front())});
+    }
+    progress.advance();
+  }
+  if (!options.together) return rows;
+  progress.set_label("forward and backward");
+  const std::vector<Variant> forward = variants_of(bench_spec(Operator::ssm_pack_fwd, bench.choices));
+  const std::vector<Variant> backward = variants_of(bench_spec(Operator::ssm_pack_bwd, bench.choices));
+  for (std::size_t i = 0; i < forward.size(); ++i) {
+    rows.push_back({"together", together_row(bench, forward[i], backward[i])});
+  }
+  return rows;
+}
+
+void bench_ops(Options options, const std::string& command) {
+  check_options(options);
+  const CacheState cache = cache_state_named(options.cache);
+  std::vector<Document> documents;
+  options.shape.lengths_file = !options.lengths.empty();
+  if (options.shape.lengths_file) documents = read_lengths_file(options.lengths);
+  const BenchShape shape = bench_shape(options.shape, documents);
+
+  const auto device = CudaDevice::open();
+  BenchHeader header;
+  header.date = today();
+  header.command = command;
+  header.nvrtc = Nvrtc::shared()->version_text();
+  header.gpu = device->info();
+  header.shape = shape;
+  header.choices = options.choices;
+  header.repeats = options.repeats;
+  header.cache = cache;
+  // First, so that a Python that lacks something is known before the rest is measured.
+  nlohmann::json peers_report;
+  if (!options.peers.empty()) peers_report = run_peers(options.peers, json_of(header));
+
+  Instruments instruments(*device, cache, options.repeats);
+  header.bytes_per_second = copy_bandwidth(instruments);
+  const Bench bench{instruments, shape, options.choices, options.set, options.shape.seed, header.bytes_per_second};
+  const std::vector<ListedRow> rows = measure_all(bench, options);
+
   if (options.json) {
+    nlohmann::json report = json_of(header);
+    if (!options.peers.empty()) report["peers"] = peers_report;
+    for (const ListedRow& row : rows) report[row.list].push_back(json_of(row.row));
     print_result(report.dump(2) + "\n");
     return;
   }
-  print_result(fmt::format("{}, copy {:.2f} TB/s; {} sequences, {} tokens, dim {}, d_state {}, {}\n{}",
-                           device->info().name, bandwidth * 1e-12, map.n_sequences, options.tokens, options.dim,
-                           options.d_state, options.dtype, table));
+  std::vector<BenchRow> all;
+  all.reserve(rows.size());
+  for (const ListedRow& row : rows) all.push_back(row.row);
+  const std::vector<PeerRow> peers = options.peers.empty() ? std::vector<PeerRow>() : peer_rows(peers_report);
+  print_result(text_of(header) + bench_table(all, peers));
 }
 
 }  // namespace
@@ -252,19 +143,45 @@ void register_bench(CLI::App& app) {
   CLI::App* bench = app.add_subcommand("bench", "measure on a GPU");
   bench->require_subcommand(1);
   add_bench_map(*bench);
-  CLI::App* ops = bench->add_subcommand("ops", "the operators on one packed row: medians beside the memory limit");
+  CLI::App* ops = bench->add_subcommand("ops", "the operators' times on lengths of your choice, beside their limits");
   const auto options = std::make_shared<Options>();
-  ops->add_option("--tokens", options->tokens, "tokens of the row")->capture_default_str();
-  ops->add_option("--dim", options->dim, "channels")->capture_default_str();
-  ops->add_option("--d-state", options->d_state, "states of a channel")->capture_default_str();
-  ops->add_option("--conv-width", options->conv_width, "taps")->capture_default_str();
-  ops->add_option("--dtype", options->dtype, "fp32, fp16 or bf16")->capture_default_str();
+  ShapeOptions& shape = options->shape;
+  OperatorChoices& choices = options->choices;
+  ops->add_option("--shape", shape.shape, "lengths: " + bench_shape_help() + "; default packed");
+  ops->add_option("--tokens", shape.tokens, "tokens of all rows together, 32768 by default");
+  ops->add_option("--length", shape.length, "tokens of each sequence, for --shape equal");
+  ops->add_option("--lengths", options->lengths,
+                  "file of lengths as `packjit pack` takes it, in place of --shape: the first --rows full rows of "
+                  "--pack-length tokens are measured as one batch")
+      ->check(not_empty("a file"));
+  ops->add_option("--rows", shape.rows, "rows of the batch, for --shape rows and --lengths");
+  ops->add_option("--pack-length", shape.pack_length, "tokens of a row, for --lengths");
+  ops->add_option("--method", shape.method,
+                  "how --lengths are packed: a method of `packjit pack`, local-greedy by default");
+  ops->add_option("--dim", choices.dim, "channels")->capture_default_str();
+  ops->add_option("--d-state", choices.d_state, "states of a channel")->capture_default_str();
+  ops->add_option("--conv-width", choices.conv_width, "taps")->capture_default_str();
+  ops->add_option("--dtype", choices.dtype, "fp32, fp16 or bf16")->capture_default_str();
+  ops->add_option("--cache", options->cache,
+                  "what the L2 holds when a call begins: rotating (buffers beyond twice its size, in turn), warm (the "
+                  "same buffers) or cold (overwritten before each call)")
+      ->capture_default_str();
+  ops->add_flag("--compare", options->compare,
+                "also the same lengths padded to the longest, and one launch a sequence");
+  ops->add_flag("--together", options->together, "also the scan's forward and backward in one timed region");
+  ops->add_option("--peers", options->peers,
+                  "a Python with mamba_ssm and causal_conv1d: also the official kernels on the same lengths "
+                  "(scripts/bench_peers.py)")
+      ->check(not_empty("a Python interpreter"));
   ops->add_option("--repeats", options->repeats, "measurements, of which the median counts")->capture_default_str();
-  ops->add_option("--seed", options->seed, "of lengths and contents")->capture_default_str();
+  ops->add_option("--seed", shape.seed, "of lengths and contents")->capture_default_str();
   ops->add_option("--only", options->only, "operators to measure (all)");
-  ops->add_option("--set", options->set, "Config field key=value, for every operator measured");
-  ops->add_flag("--json", options->json, "print JSON");
-  ops->callback([options] { bench_ops(*options); });
+  ops->add_option("--set", options->set,
+                  "Config field key=value, for every operator measured; ssm_pack_bwd.key=value for one");
+  ops->add_flag("--json", options->json, "print JSON (docs/bench_ops.md)");
+  ops->callback([options, ops] {
+    bench_ops(*options, "packjit bench ops" + given_options(*ops, {"--lengths", "--peers"}));
+  });
 }
 
 }  // namespace packjit

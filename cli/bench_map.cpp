@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "checking/random.hpp"
+#include "cli/bench_measure.hpp"
 #include "cli/terminal.hpp"
 #include "generator/shared_fields.hpp"
 #include "runtime/cuda_device.hpp"
@@ -63,22 +64,11 @@ HostTensor boundary_tensor(Form form, ElementType type, const std::vector<std::i
   return HostTensor::from_double(type, {options.rows, options.tokens}, values);
 }
 
-/// Milliseconds of one call, the median of repeats of several calls each.
-double median_ms(CudaDevice& device, int repeats, const std::function<void()>& work) {
-  constexpr int kCalls = 10;
-  for (int i = 0; i < 3; ++i) work();
-  std::vector<float> times(static_cast<std::size_t>(repeats));
-  for (float& time : times) {
-    time = device.elapsed_ms([&] {
-      for (int call = 0; call < kCalls; ++call) work();
-    });
-  }
-  std::sort(times.begin(), times.end());
-  return static_cast<double>(times[times.size() / 2]) / kCalls;
-}
+constexpr int kCalls = 10;  // of one timed repeat
 
-nlohmann::json bench_form(CudaDevice& device, Form form, ElementType type, const std::vector<std::int64_t>& offsets,
+nlohmann::json bench_form(Instruments& with, Form form, ElementType type, const std::vector<std::int64_t>& offsets,
                           const MapLimits& limits, const MapOptions& options) {
+  CudaDevice& device = with.device;
   DeviceSequenceMap map(device, form, type, limits);
   Buffer memory;
   TensorView view;
@@ -90,10 +80,10 @@ nlohmann::json bench_form(CudaDevice& device, Form form, ElementType type, const
             tensor.shape.size() == 1 ? std::vector<std::int64_t>{1} : std::vector<std::int64_t>{options.tokens, 1}};
   }
   const auto work = [&] { map.build(view); };
-  const double launched = median_ms(device, options.repeats, work);
+  const double launched = measure(with, kCalls, work).median_ms;
   map.check();
   const auto graph = device.capture(work);
-  const double replayed = median_ms(device, options.repeats, [&] { device.launch(*graph); });
+  const double replayed = measure(with, kCalls, [&] { device.launch(*graph); }).median_ms;
   map.check();
   return {{"form", name_of(form)},
           {"index", form == Form::rows ? "" : name_of(type)},
@@ -103,8 +93,9 @@ nlohmann::json bench_form(CudaDevice& device, Form form, ElementType type, const
 }
 
 /// bf16, without states. The values of the tensors do not matter to what the memory does.
-nlohmann::json bench_storage(CudaDevice& device, Operator op, MapStorage storage, DeviceSequenceMap& map,
+nlohmann::json bench_storage(Instruments& with, Operator op, MapStorage storage, DeviceSequenceMap& map,
                              const MapOptions& options) {
+  CudaDevice& device = with.device;
   Spec spec(op);
   spec.values.set("map", static_cast<int>(storage));
   Sizes sizes;
@@ -131,13 +122,13 @@ nlohmann::json bench_storage(CudaDevice& device, Operator op, MapStorage storage
                                  Workload{options.rows * options.tokens, map.sequences().n_sequences, options.dim});
   specialise(spec, config, views);
   Buffer workspace;
-  const double median = median_ms(device, options.repeats,
-                                  [&] { run_operator(device, spec, config, views, map.sequences(), workspace); });
+  const Times times =
+      measure(with, kCalls, [&] { run_operator(device, spec, config, views, map.sequences(), workspace); });
   const MappedSequences& stored = map.sequences();
   return {{"operator", name_of(op)},
           {"map", kMapLabels[static_cast<std::size_t>(storage)]},
           {"map_bytes", stored.run_index.size() + stored.slot.size()},
-          {"median_ms", median}};
+          {"median_ms", times.median_ms}};
 }
 
 void bench_map(const MapOptions& options) {
@@ -148,6 +139,7 @@ void bench_map(const MapOptions& options) {
         options.rows, options.tokens, options.dim, options.repeats, options.shortest, options.longest));
   }
   const auto device = CudaDevice::open();
+  Instruments with(*device, CacheState::warm, options.repeats);
   const std::vector<std::int64_t> offsets = random_offsets(options);
   const auto sequences = static_cast<std::int64_t>(offsets.size()) - 1;
   const MapLimits limits{options.rows, options.tokens, sequences, options.tokens};
@@ -157,7 +149,7 @@ void bench_map(const MapOptions& options) {
                                   device->info().name, sequences, options.rows, options.tokens, "form", "index",
                                   "bytes", "build ms", "graph ms");
   const auto add_form = [&](Form form, ElementType type) {
-    const nlohmann::json row = bench_form(*device, form, type, offsets, limits, options);
+    const nlohmann::json row = bench_form(with, form, type, offsets, limits, options);
     table += fmt::format("{:<17} {:<7} {:>10} {:>10.4f} {:>10.4f}\n", row["form"].get<std::string>(),
                          row["index"].get<std::string>(), row["boundary_bytes"].get<std::int64_t>(),
                          row["median_ms"].get<double>(), row["graph_median_ms"].get<double>());
@@ -180,7 +172,7 @@ void bench_map(const MapOptions& options) {
          {MapStorage::positions, MapStorage::positions16, MapStorage::bits, MapStorage::offsets}) {
       DeviceSequenceMap map(*device, Form::cu_seqlens, ElementType::int64, limits, storage);
       map.build({memory.data(), ElementType::int64, tensor.shape, {1}});
-      const nlohmann::json row = bench_storage(*device, op, storage, map, options);
+      const nlohmann::json row = bench_storage(with, op, storage, map, options);
       table += fmt::format("{:<17} {:<12} {:>10} {:>10.4f}\n", row["operator"].get<std::string>(),
                            row["map"].get<std::string>(), row["map_bytes"].get<std::int64_t>(),
                            row["median_ms"].get<double>());

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <stdexcept>
 
 #include "database/builtin_config.hpp"
@@ -49,6 +50,20 @@ CLI::Validator not_empty(const std::string& expected) {
   return CLI::Validator(
       [expected](std::string& text) { return text.empty() ? fmt::format("'' was given; expected {}", expected) : ""; },
       "");
+}
+
+std::string given_options(const CLI::App& command, const std::vector<std::string>& paths) {
+  std::string text;
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->count() == 0) continue;
+    text += " " + option->get_name();
+    if (option->get_expected_max() == 0) continue;  // a flag
+    const bool is_path = std::find(paths.begin(), paths.end(), option->get_name()) != paths.end();
+    for (const std::string& value : option->results()) {
+      text += " " + (is_path ? std::filesystem::path(value).filename().string() : value);
+    }
+  }
+  return text;
 }
 
 std::string flag_name(std::string_view field) {

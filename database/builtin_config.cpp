@@ -12,17 +12,16 @@ struct ForwardRow {
   int d_state, block, lanes, tile_tokens, vector, min_blocks;
 };
 constexpr ForwardRow kForward[] = {
-    {16, 128, 1, 16, 8, 5},  {32, 128, 2, 16, 8, 4},  {64, 128, 8, 16, 8, 4},
+    {16, 128, 1, 16, 8, 4},  {32, 128, 2, 16, 8, 4},  {64, 128, 8, 16, 8, 4},
     {128, 128, 8, 16, 8, 4}, {256, 128, 16, 8, 8, 4}, {512, 128, 32, 4, 4, 4},
 };
 struct BackwardRow {
-  int d_state, block, lanes, channel_groups, tile_tokens, step_tokens, vector, min_blocks;
+  int d_state, block, lanes, channel_groups, tile_tokens, checkpoint_tiles, step_tokens, vector, min_blocks;
 };
 constexpr BackwardRow kBackward[] = {
-    {1, 128, 1, 1, 8, 8, 8, 2},   {2, 128, 1, 1, 8, 8, 8, 2},    {4, 128, 2, 2, 8, 8, 8, 2},
-    {8, 128, 4, 4, 8, 8, 8, 3},   {16, 128, 8, 8, 8, 8, 8, 3},   {32, 128, 16, 8, 8, 8, 4, 3},
-    {64, 128, 32, 8, 8, 8, 4, 3}, {128, 128, 32, 4, 8, 4, 4, 2}, {256, 128, 32, 2, 8, 2, 4, 2},
-    {512, 64, 32, 1, 8, 1, 2, 2},
+    {4, 128, 4, 2, 16, 1, 8, 8, 3},   {8, 128, 4, 2, 16, 1, 8, 8, 3},  {16, 128, 4, 2, 16, 1, 4, 8, 3},
+    {32, 128, 8, 2, 16, 1, 4, 8, 3},  {64, 128, 8, 2, 16, 1, 2, 8, 2}, {128, 128, 32, 4, 8, 2, 4, 4, 2},
+    {256, 128, 32, 2, 8, 4, 2, 4, 2}, {512, 64, 32, 1, 8, 8, 1, 2, 2},
 };
 
 template <typename Row>
@@ -43,10 +42,16 @@ Config scan_config(const Spec& spec, const Workload& work) {
     const auto& row = row_for<BackwardRow>(kBackward, d_state);
     config.values.set("block", row.block);
     config.values.set("lanes", row.lanes);
-    config.values.set("channel_groups",
-                      few && d_state <= 32 ? std::max(1, row.channel_groups / 4) : row.channel_groups);
-    config.values.set("tile_tokens", few && d_state >= 8 && d_state <= 32 ? 2 * row.tile_tokens : row.tile_tokens);
-    config.values.set("step_tokens", row.step_tokens);
+    config.values.set("channel_groups", few && d_state <= 64 ? 1 : row.channel_groups);
+    config.values.set("tile_tokens", row.tile_tokens);
+    config.values.set("checkpoint_tiles", row.checkpoint_tiles);
+    // Sums by the tensor cores round addends to tf32, which fp32 cannot afford.
+    const bool tensor = row.lanes <= 8 && spec.values["dtype"] != static_cast<int>(Dtype::fp32);
+    config.values.set("channel_sums", tensor ? 1 : 0);
+    // Without them the sums are held in registers, beside the states of a step.
+    int step_tokens = row.step_tokens;
+    while (!tensor && step_tokens > 1 && step_tokens * row.d_state / row.lanes > 16) step_tokens /= 2;
+    config.values.set("step_tokens", step_tokens);
     config.values.set("vector", row.vector);
     config.values.set("min_blocks", row.min_blocks);
   } else {
@@ -63,13 +68,22 @@ Config scan_config(const Spec& spec, const Workload& work) {
 
 Config conv_config(const Spec& spec, const Workload& work) {
   Config config(spec.op);
-  // Wide filters keep more values a channel in registers, so fewer channels a thread.
+  const auto layout = static_cast<Layout>(spec.values["layout"]);
+  // Wide filters keep more values a channel in registers, so fewer channels a thread, and more tokens loaded together.
   const int width = spec.values["conv_width"];
-  const int wanted = width <= 4 ? 4 : width <= 8 ? 2 : 1;
+  const int wanted = layout != Layout::token_major ? 1 : width <= 4 ? 4 : width <= 8 ? 2 : 1;
   config.values.set("vector", wanted);
+  config.values.set("load_tokens", wanted == 4 ? 4 : 8);
+  // Tokens lie side by side: so do the tiles of a warp.
+  if (layout == Layout::channel_major) config.values.set("block_tiles", kWarp);
+  // Where the work is little, tiles are so short that one round of the threads that a large GPU holds does it all: 896
+  // on each of 128 multiprocessors, backward 384. Multiples of 8, so that few lengths need a kernel of their own.
+  const std::int64_t held_threads = (is_backward(spec.op) ? 384 : 896) * std::int64_t{128};
+  constexpr int kTileStep = 8;
+  const std::int64_t one_round = ceil_div(work.tokens * work.dim, wanted * held_threads * kTileStep) * kTileStep;
   constexpr int kShortestTile = 16;
-  int tile = config.values["tile_tokens"];
-  while (tile > kShortestTile && work.tokens * work.dim / (std::int64_t{wanted} * tile) < kThreadsToFill) tile /= 2;
+  const int longest_tile = config.values["tile_tokens"];
+  const auto tile = static_cast<int>(std::clamp<std::int64_t>(one_round, kShortestTile, longest_tile));
   config.values.set("tile_tokens", tile);
   return config;
 }
@@ -82,14 +96,16 @@ Config builtin_config(const Spec& spec, const std::string& arch, const Workload&
   const int longest = kLongestAccess / static_cast<int>(size_of(static_cast<Dtype>(spec.values["dtype"])));
   config.values.set("vector", std::min(config.values["vector"], longest));
   if (spec.values["layout"] != static_cast<int>(Layout::token_major)) config.values.set("vector", 1);
-  // The rows above limit registers to what was measured to pay on sm_90; elsewhere that could spill.
-  if (is_scan(spec.op)) {
-    const bool more_code = spec.values["initial_states"] + spec.values["final_states"] + spec.values["groups"] > 0 ||
-                           spec.values["layout"] != static_cast<int>(Layout::token_major);
-    if (arch != "sm_90" || more_code) config.values.set("min_blocks", 2);
-  }
+  // The rows above limit registers to what was measured to pay on sm_90; elsewhere that could spill. So could what the
+  // compiler does to hold more blocks of a convolution when it is left to itself.
+  const bool more_code = spec.values["initial_states"] + spec.values["final_states"] > 0 ||
+                         (is_scan(spec.op) && spec.values["groups"] > 0) ||
+                         spec.values["layout"] != static_cast<int>(Layout::token_major);
+  if (arch != "sm_90" || more_code) config.values.set("min_blocks", is_scan(spec.op) ? 2 : 1);
   if (arch == "sm_75" || arch == kAnyArch) {
-    config.values.set("convert", 0);  // the conversion instruction came with sm_80
+    config.values.set("convert", 0);  // these instructions came with sm_80
+    if (config.values.has("copies")) config.values.set("copies", 0);
+    if (config.values.has("channel_sums")) config.values.set("channel_sums", 0);
     // 64 KiB of shared memory a block, where all later architectures have 99 or more.
     if (config.values.has("channel_groups")) {
       config.values.set("channel_groups", std::max(1, config.values["channel_groups"] / 2));

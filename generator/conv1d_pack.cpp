@@ -20,16 +20,29 @@ constexpr Field kSpecFields[] = {
     kLayoutField,
     kMapField,
 };
+constexpr Field kBlockField = {"block", 32, 1024, 128, {}, "threads of a block"};
+constexpr Field kLoadTokensField = {"load_tokens", 1, 16, 4, {}, "tokens that a thread loads together"};
+constexpr Field kPrefetchField = {"prefetch", 0, 1, 1, kSwitch, "loads the next tokens before working on these"};
+constexpr Field kMinBlocksField = {
+    "min_blocks", 0, 16, 0, {}, "blocks that a multiprocessor must be able to hold; 0 leaves it to the compiler"};
 constexpr Field kForwardConfig[] = {
-    {"block", 32, 1024, 128, {}, "threads of a block"},
-    {"tile_tokens", 1, 4096, 32, {}, "consecutive tokens that one thread walks"},
+    kBlockField,
+    {"block_tiles", 1, 1024, 1, {}, "tiles of a block; its other threads take other channels"},
+    {"tile_tokens", 1, 4096, 64, {}, "consecutive tokens that one thread walks"},
+    kLoadTokensField,
+    kPrefetchField,
     kVectorField,
+    kMinBlocksField,
     kConvertField,
 };
 constexpr Field kBackwardConfig[] = {
-    {"block", 32, 1024, 128, {}, "threads of a block"},
+    kBlockField,
+    {"block_tiles", 1, 1024, 4, {}, "tiles of a block, whose sums are added up there"},
     {"tile_tokens", 1, 4096, 128, {}, "consecutive tokens that one thread walks"},
+    kLoadTokensField,
+    kPrefetchField,
     {"vector", 1, 8, 4, {}, "elements that one load or store moves"},
+    kMinBlocksField,
     kConvertField,
 };
 constexpr TensorRule kForwardTensors[] = {
@@ -53,15 +66,25 @@ constexpr TensorRule kBackwardTensors[] = {
     {"dinitial_states", "n_sequences dim history", false, true, "initial_states"},
 };
 
-constexpr int kSumBlock = 128;  // threads of the small kernels, as in the templates
+// As in the templates: threads of the kernels for states; sums of a block of the backward's last kernel, threads a sum.
+constexpr int kStateBlock = 128, kSumColumns = 32, kSumSlices = 8;
 
 std::uint32_t folded(std::int64_t blocks) {
   return static_cast<std::uint32_t>(std::clamp<std::int64_t>(blocks, 1, kLongestGridY));
 }
 
+constexpr std::uint32_t kMostSharedBytes = 48 * 1024;  // what every architecture gives a block unasked
+
+/// What the tiles of a block exchange in the backward: the sums of each thread.
+std::uint32_t shared_bytes(const Spec& spec, const Config& config) {
+  if (config.values["block_tiles"] == 1) return 0;
+  return static_cast<std::uint32_t>((spec.values["conv_width"] + 1) * config.values["vector"] * config.values["block"] *
+                                    static_cast<int>(sizeof(float)));
+}
+
 KernelLaunch per_state(std::string entry, const Sizes& sizes) {
-  return {std::move(entry), static_cast<std::uint32_t>(ceil_div(sizes.dim, kSumBlock)), folded(sizes.n_sequences),
-          kSumBlock, 0};
+  return {std::move(entry), static_cast<std::uint32_t>(ceil_div(sizes.dim, kStateBlock)), folded(sizes.n_sequences),
+          kStateBlock, 0};
 }
 
 }  // namespace
@@ -84,6 +107,19 @@ void check_conv_pair(const Spec& spec, const Config& config) {
     throw std::invalid_argument(
         fmt::format("block = {} must be a multiple of {} threads", config.values["block"], kWarp));
   }
+  check_min_blocks(config);
+  require_power_of_two(config, "block_tiles");
+  if (config.values["block"] % config.values["block_tiles"] != 0) {
+    throw std::invalid_argument(fmt::format("block_tiles = {} must divide block = {}; lower block_tiles",
+                                            config.values["block_tiles"], config.values["block"]));
+  }
+  if (is_backward(spec.op) && shared_bytes(spec, config) > kMostSharedBytes) {
+    throw std::invalid_argument(fmt::format(
+        "block = {} with vector = {} and conv_width = {} shares {} bytes between tiles; at most {} fit, so lower "
+        "block or set block_tiles to 1",
+        config.values["block"], config.values["vector"], spec.values["conv_width"], shared_bytes(spec, config),
+        kMostSharedBytes));
+  }
   // Each tap keeps an input, a weight and, backward, two sums in registers for every element of the vector.
   const int held = (is_backward(spec.op) ? 4 : 2) * spec.values["conv_width"] * config.values["vector"];
   constexpr int kMostHeld = 160;
@@ -95,26 +131,25 @@ void check_conv_pair(const Spec& spec, const Config& config) {
   }
 }
 
-ConvTiling conv_tiling(const Config& config, const Sizes& sizes) {
-  ConvTiling tiling;
-  tiling.tiles_per_row = ceil_div(sizes.seqlen, config.values["tile_tokens"]);
-  tiling.tiles = tiling.tiles_per_row * sizes.batch;
-  tiling.channel_vectors = ceil_div(sizes.dim, config.values["vector"]);
-  return tiling;
+ConvGrid conv_grid(const Config& config, const Sizes& sizes) {
+  const int block_tiles = config.values["block_tiles"];
+  const int block_channels = config.values["block"] / block_tiles * config.values["vector"];
+  const std::int64_t tiles = ceil_div(sizes.seqlen, config.values["tile_tokens"]) * sizes.batch;
+  return {ceil_div(tiles, block_tiles), ceil_div(sizes.dim, block_channels)};
 }
 
 Plan conv_plan(const Spec& spec, const Config& config, const Problem& problem) {
   const Sizes& sizes = problem.sizes;
-  const ConvTiling tiling = conv_tiling(config, sizes);
-  const int block = config.values["block"];
+  const ConvGrid grid = conv_grid(config, sizes);
   const bool tokens_first = spec.values["layout"] == static_cast<int>(Layout::channel_major);
-  const std::int64_t fast = tokens_first ? tiling.tiles : tiling.channel_vectors;
-  const std::int64_t slow = tokens_first ? tiling.channel_vectors : tiling.tiles;
+  const std::int64_t fast = tokens_first ? grid.tile_groups : grid.channel_groups;
+  const std::int64_t slow = tokens_first ? grid.channel_groups : grid.tile_groups;
   const std::string name(name_of(spec.op));
 
   Plan result;
-  result.launches.push_back(
-      {name, static_cast<std::uint32_t>(ceil_div(fast, block)), folded(slow), static_cast<std::uint32_t>(block), 0});
+  result.launches.push_back({name, static_cast<std::uint32_t>(fast), folded(slow),
+                             static_cast<std::uint32_t>(config.values["block"]),
+                             is_backward(spec.op) ? shared_bytes(spec, config) : 0});
   const bool has_history = spec.values["conv_width"] > 1;
   if (!is_backward(spec.op)) {
     if (spec.values["final_states"] != 0 && has_history) {
@@ -126,8 +161,10 @@ Plan conv_plan(const Spec& spec, const Config& config, const Problem& problem) {
     result.launches.push_back(per_state(name + "_initial_states", sizes));
   }
   const std::int64_t sums = sizes.dim * (spec.values["conv_width"] + 1);
-  result.launches.push_back({name + "_sum", static_cast<std::uint32_t>(ceil_div(sums, kSumBlock)), 1, kSumBlock, 0});
-  result.workspace_bytes = tiling.tiles * sums * static_cast<std::int64_t>(sizeof(float));
+  constexpr int kSumBlock = kSumColumns * kSumSlices;
+  result.launches.push_back({name + "_sum", static_cast<std::uint32_t>(ceil_div(sums, kSumColumns)), 1, kSumBlock,
+                             kSumBlock * sizeof(float)});
+  result.workspace_bytes = grid.tile_groups * sums * static_cast<std::int64_t>(sizeof(float));
   return result;
 }
 

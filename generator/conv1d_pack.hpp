@@ -12,10 +12,11 @@ namespace packjit {
 void check_conv_pair(const Spec& spec, const Config& config);
 [[nodiscard]] Plan conv_plan(const Spec& spec, const Config& config, const Problem& problem);
 
-/// How tokens are cut into tiles: one thread walks one tile of one vector of channels. Tiles never cross rows.
-struct ConvTiling {
-  std::int64_t tiles_per_row = 0, tiles = 0, channel_vectors = 0;
+/// How the work is divided (templates/device/conv_tile.cuh): groups of block_tiles tiles of tokens, which never cross
+/// rows, times groups of the channels that a block's threads take beside each other.
+struct ConvGrid {
+  std::int64_t tile_groups = 0, channel_groups = 0;
 };
-[[nodiscard]] ConvTiling conv_tiling(const Config& config, const Sizes& sizes);
+[[nodiscard]] ConvGrid conv_grid(const Config& config, const Sizes& sizes);
 
 }  // namespace packjit

@@ -76,8 +76,9 @@ Plan plan(const Spec& spec, const Config& config, const Problem& problem) {
 
 std::int64_t& Sizes::operator[](std::string_view symbol) {
   const std::pair<std::string_view, std::int64_t*> table[] = {
-      {"batch", &batch},     {"seqlen", &seqlen},         {"dim", &dim},         {"groups", &groups},
-      {"d_state", &d_state}, {"conv_width", &conv_width}, {"history", &history}, {"n_sequences", &n_sequences}};
+      {"batch", &batch},     {"seqlen", &seqlen},           {"dim", &dim},
+      {"groups", &groups},   {"d_state", &d_state},         {"conv_width", &conv_width},
+      {"history", &history}, {"n_sequences", &n_sequences}, {"n_checkpoints", &n_checkpoints}};
   for (const auto& [name, size] : table) {
     if (name == symbol) return *size;
   }
@@ -114,6 +115,15 @@ void check_vector(const Spec& spec, const Config& config) {
   if (vector > 1 && spec.values["layout"] != static_cast<int>(Layout::token_major)) {
     throw std::invalid_argument(fmt::format("vector = {} needs layout token-major; with layout {} it must be 1", vector,
                                             spec.values.text("layout")));
+  }
+}
+
+void check_min_blocks(const Config& config) {
+  constexpr int kMostThreads = 2048;  // of a multiprocessor
+  if (config.values["block"] * config.values["min_blocks"] > kMostThreads) {
+    throw std::invalid_argument(
+        fmt::format("min_blocks = {} of block = {} are more than the {} threads of a multiprocessor",
+                    config.values["min_blocks"], config.values["block"], kMostThreads));
   }
 }
 

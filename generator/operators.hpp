@@ -73,7 +73,8 @@ struct TensorRule {
 
 /// Sizes that the shape symbols stand for. `history` is conv_width - 1. Unused ones stay 0.
 struct Sizes {
-  std::int64_t batch = 0, seqlen = 0, dim = 0, groups = 0, d_state = 0, conv_width = 0, history = 0, n_sequences = 0;
+  std::int64_t batch = 0, seqlen = 0, dim = 0, groups = 0, d_state = 0, conv_width = 0, history = 0, n_sequences = 0,
+               n_checkpoints = 0;
   /// The size named by a shape symbol; throws std::invalid_argument for an unknown one.
   std::int64_t& operator[](std::string_view symbol);
   std::int64_t operator[](std::string_view symbol) const;

@@ -19,6 +19,8 @@ inline constexpr int kWarp = 32;  // threads
 void require_power_of_two(const Config& config, std::string_view field);
 /// `vector` elements must be one access, and need channels next to each other.
 void check_vector(const Spec& spec, const Config& config);
+/// `min_blocks` blocks must not have more threads than a multiprocessor.
+void check_min_blocks(const Config& config);
 
 [[nodiscard]] constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -28,6 +30,6 @@ inline constexpr std::string_view kMapLabels[] = {"positions", "positions16", "b
 inline constexpr Field kMapField = {"map", 0, 3, 0, kMapLabels, "how a token's place in its sequence is stored"};
 inline constexpr Field kVectorField = {"vector", 1, 8, 8, {}, "elements that one load or store moves"};
 inline constexpr Field kConvertField = {
-    "convert", 0, 1, 1, kConvertLabels, "fp32 to bf16 by integer arithmetic, or by the instruction of sm_80 and later"};
+    "convert", 0, 1, 1, kConvertLabels, "fp32 to half precision by integer arithmetic, or as sm_80 and later can"};
 
 }  // namespace packjit

@@ -9,6 +9,8 @@ namespace packjit {
 namespace {
 
 constexpr std::string_view kGroupLabels[] = {"one", "many"};
+constexpr std::string_view kSumLabels[] = {"registers", "tensor"};
+constexpr std::string_view kCopyLabels[] = {"plain", "async"};
 
 constexpr Field kSpecFields[] = {
     kDtypeField,
@@ -20,23 +22,29 @@ constexpr Field kSpecFields[] = {
     {"groups", 0, 1, 0, kGroupLabels, "whether all channels share one B and C"},
     {"initial_states", 0, 1, 0, kSwitch, "each sequence begins with a given state"},
     {"final_states", 0, 1, 0, kSwitch, "the last state of each sequence is an output"},
+    {"checkpoints", 0, 1, 0, kSwitch,
+     "the forward stores states inside sequences, so that the backward need not recompute them"},
     kLayoutField,
 };
 constexpr Field kForwardConfig[] = {
     {"block", 32, 1024, 128, {}, "threads of a block"},
-    {"lanes", 1, 32, 1, {}, "neighbouring threads that share a channel's states"},
+    {"lanes", 1, 32, 1, {}, "threads of a warp that share a channel's states"},
     {"tile_tokens", 1, 256, 16, {}, "tokens staged in shared memory at a time"},
     {"vector", 1, 8, 2, {}, "elements that one load or store moves"},
+    {"copies", 0, 1, 1, kCopyLabels, "whether the next tile's inputs are copied while the present one is computed"},
     {"min_blocks", 1, 16, 4, {}, "blocks that a multiprocessor must be able to hold"},
     kConvertField,
 };
 constexpr Field kBackwardConfig[] = {
     {"block", 32, 1024, 128, {}, "threads of a block"},
-    {"lanes", 1, 32, 8, {}, "neighbouring threads that share a channel's states"},
-    {"channel_groups", 1, 32, 8, {}, "channels that one thread takes in turn within a tile"},
-    {"tile_tokens", 1, 256, 8, {}, "tokens staged in shared memory at a time, and between two state checkpoints"},
+    {"lanes", 1, 32, 4, {}, "threads of a warp that share a channel's states"},
+    {"channel_groups", 1, 32, 2, {}, "channels that one thread takes in turn within a tile"},
+    {"tile_tokens", 1, 256, 16, {}, "tokens staged in shared memory at a time"},
+    {"checkpoint_tiles", 1, 64, 1, {}, "tiles between two state checkpoints"},
     {"step_tokens", 1, 16, 8, {}, "tokens whose states a thread holds in registers at a time"},
+    {"channel_sums", 0, 1, 1, kSumLabels, "what sums dB and dC over channels"},
     {"vector", 1, 8, 2, {}, "elements that one load or store moves"},
+    {"copies", 0, 1, 1, kCopyLabels, "whether the next tile's inputs are copied while the present one is computed"},
     {"min_blocks", 1, 16, 4, {}, "blocks that a multiprocessor must be able to hold"},
     kConvertField,
 };
@@ -52,6 +60,7 @@ constexpr TensorRule kForwardTensors[] = {
     {"initial_states", "n_sequences dim d_state", true, false, "initial_states"},
     {"out", "batch seqlen dim", false, true, ""},
     {"final_states", "n_sequences dim d_state", true, true, "final_states"},
+    {"checkpoints", "n_checkpoints dim d_state", true, true, "checkpoints"},
 };
 constexpr TensorRule kBackwardTensors[] = {
     {"u", "batch seqlen dim", false, false, ""},
@@ -65,6 +74,7 @@ constexpr TensorRule kBackwardTensors[] = {
     {"initial_states", "n_sequences dim d_state", true, false, "initial_states"},
     {"dout", "batch seqlen dim", false, false, ""},
     {"dfinal_states", "n_sequences dim d_state", true, false, "final_states"},
+    {"checkpoints", "n_checkpoints dim d_state", true, false, "checkpoints"},
     {"du", "batch seqlen dim", false, true, ""},
     {"ddelta", "batch seqlen dim", false, true, ""},
     {"dA", "dim d_state", true, true, ""},
@@ -77,8 +87,12 @@ constexpr TensorRule kBackwardTensors[] = {
 };
 
 constexpr int kSumBlock = 128;                 // threads of the summing kernels, as in the template
-constexpr std::int64_t kMostItemBlocks = 128;  // bounds the partial sums of dA
+constexpr std::int64_t kMostItemBlocks = 128;  // beyond that, more partial sums of dA only cost
+constexpr std::int64_t kPartialBytes = 12;     // of partial sums, an element (token and channel), each of the two kinds
 constexpr std::int64_t kFloat = sizeof(float);
+
+/// Tokens of a sequence after which the forward stores states for the backward, as in the templates.
+int checkpoint_interval(std::int64_t d_state) { return d_state <= 128 ? 16 : d_state <= 256 ? 32 : 64; }
 
 struct Shape {
   std::int64_t states;    // of one lane
@@ -106,21 +120,32 @@ SharedBytes shared_bytes(const Spec& spec, const Config& config) {
   // Each array begins at a multiple of 16 bytes.
   const auto rounded = [](std::int64_t floats) { return ceil_div(floats, 4) * 4; };
   const auto bytes = [](std::int64_t floats) { return static_cast<std::uint32_t>(kFloat * floats); };
-  const std::int64_t common = 2 * rounded(tile * shape.padded)  // B and C
-                              + 2 * rounded(shape.channels);    // delta_bias and D
-  if (!is_backward(spec.op)) return {bytes(common + 3 * rounded(tile * shape.channels)), 0};
+  const std::int64_t element = static_cast<std::int64_t>(size_of(static_cast<Dtype>(spec.values["dtype"])));
+  const auto elements = [&](std::int64_t count) { return rounded(ceil_div(count * element, kFloat)); };
   const int vector = config.values["vector"];
+  const std::int64_t d_state = spec.values["d_state"];
+  // Elements fetched of one activation, and of B and C, whose packs of states half of the block takes each.
+  const std::int64_t fetched = ceil_div(tile * shape.channels / vector, block) * block * vector;
+  const std::int64_t pack = d_state % 4 == 0 && shape.padded == d_state ? 4 : 1;
+  const std::int64_t fetched_states = ceil_div(tile * shape.padded / pack, block / 2) * block * pack;
+  const std::int64_t gated = spec.values["z"];
+  const std::int64_t common = 2 * rounded(tile * shape.padded)  // B and C
+                              + 2 * rounded(shape.channels)     // delta_bias and D
+                              + elements(fetched_states);
+  if (!is_backward(spec.op)) {
+    const std::int64_t inputs = 2 + gated;
+    return {bytes(common + 2 * rounded(tile * shape.channels) + elements(2 * inputs * fetched)), 0};
+  }
+  const std::int64_t inputs = 3 + gated;
   const std::int64_t columns = tile * (shape.channels + (vector >= 4 ? shape.channels / vector : 0));
-  const std::int64_t own = config.values["channel_groups"] * shape.states * block;
-  const std::int64_t warp_bc = block / kWarp * config.values["step_tokens"] * 2 * shape.padded;
-  const std::int64_t sums = spec.values["z"] != 0 ? 3 : 2;
-  std::int64_t floats = common;
-  floats += rounded(columns * 4) + 2 * rounded(own);  // inputs, rates, states
-  const std::int64_t checkpoints = floats;
-  floats += 2 * rounded(own);                 // dA and its error
-  floats += rounded(columns * sums);          // sums of a token
-  floats += rounded(warp_bc);                 // dB and dC of each warp
-  floats += 2 * rounded(2 * shape.channels);  // dD and ddelta_bias, each with its error
+  const std::int64_t groups = config.values["channel_groups"];
+  const std::int64_t own = groups * shape.states * block;
+  const std::int64_t steps = tile / config.values["step_tokens"];
+  std::int64_t floats = common + columns * 4 + rounded(own) + elements(inputs * fetched);  // inputs, rates
+  const std::int64_t checkpoints = floats + rounded(own);      // and the states before the first step
+  floats += rounded(steps * own) + 3 * rounded(own);           // states before all steps; checkpoint, carry, dA
+  floats += groups * block * 2;                                // dD and ddelta_bias
+  floats += rounded(block / kWarp * tile * 2 * shape.padded);  // dB and dC of each warp
   return {bytes(floats), bytes(checkpoints)};
 }
 
@@ -146,27 +171,39 @@ void check_ssm_pair(const Spec& spec, const Config& config) {
   check_vector(spec, config);
   for (std::string_view field : {"block", "lanes", "tile_tokens"}) require_power_of_two(config, field);
   const Shape shape = shape_of(spec, config);
-  const int held = static_cast<int>(shape.states) * (is_backward(spec.op) ? config.values["step_tokens"] : 1);
-  constexpr int kMostHeld = 16;
-  if (held > kMostHeld) {
+  // The backward holds the states and decays of a step's tokens and, unless tensor cores add them up, as many sums.
+  const bool backward = is_backward(spec.op);
+  const int held = static_cast<int>(shape.states) * (backward ? config.values["step_tokens"] : 1);
+  const int most_held = backward && config.values["channel_sums"] == 1 ? 32 : 16;
+  if (held > most_held) {
     throw std::invalid_argument(fmt::format(
         "d_state = {} over {} lanes keeps {} states a thread in registers; at most {} fit, so raise lanes{}",
-        spec.values["d_state"], config.values["lanes"], held, kMostHeld,
-        is_backward(spec.op) ? " or lower step_tokens" : ""));
+        spec.values["d_state"], config.values["lanes"], held, most_held, backward ? " or lower step_tokens" : ""));
   }
-  constexpr int kMostThreads = 2048;  // of a multiprocessor
-  if (config.values["block"] * config.values["min_blocks"] > kMostThreads) {
-    throw std::invalid_argument(
-        fmt::format("min_blocks = {} of block = {} are more than the {} threads of a multiprocessor",
-                    config.values["min_blocks"], config.values["block"], kMostThreads));
-  }
+  check_min_blocks(config);
   if (config.values["vector"] > shape.channels) {
     throw std::invalid_argument(
         fmt::format("vector = {} is more than the {} channels of a block", config.values["vector"], shape.channels));
   }
   if (is_backward(spec.op)) {
-    require_power_of_two(config, "step_tokens");
-    require_power_of_two(config, "channel_groups");
+    for (std::string_view field : {"step_tokens", "channel_groups", "checkpoint_tiles"}) {
+      require_power_of_two(config, field);
+    }
+    const int interval = config.values["tile_tokens"] * config.values["checkpoint_tiles"];
+    const int stored = checkpoint_interval(spec.values["d_state"]);
+    if (spec.values["checkpoints"] != 0 && interval != stored) {
+      throw std::invalid_argument(
+          fmt::format("the forward stores checkpoints every {} tokens at d_state = {}, so tile_tokens * "
+                      "checkpoint_tiles must be as many, not {} * {}",
+                      stored, spec.values["d_state"], config.values["tile_tokens"], config.values["checkpoint_tiles"]));
+    }
+    constexpr int kMostLanes = 8;
+    if (config.values["channel_sums"] == 1 && config.values["lanes"] > kMostLanes) {
+      throw std::invalid_argument(fmt::format(
+          "channel_sums = tensor adds up groups of four channels of a warp, which lanes = {} leaves too few "
+          "of; at most {} lanes, or channel_sums = registers",
+          config.values["lanes"], kMostLanes));
+    }
     if (config.values["step_tokens"] > config.values["tile_tokens"]) {
       throw std::invalid_argument(fmt::format("step_tokens = {} is more than tile_tokens = {}",
                                               config.values["step_tokens"], config.values["tile_tokens"]));
@@ -174,20 +211,30 @@ void check_ssm_pair(const Spec& spec, const Config& config) {
   }
 }
 
+std::int64_t ssm_checkpoints(const Sizes& sizes) {
+  return sizes.batch * sizes.seqlen / checkpoint_interval(sizes.d_state) + 1;
+}
+
 SsmWorkspace ssm_workspace(const Spec& spec, const Config& config, const Problem& problem) {
   const Sizes& sizes = problem.sizes;
-  const Shape shape = shape_of(spec, config);
   const std::int64_t tokens = sizes.batch * sizes.seqlen;
   const std::int64_t d_state = spec.values["d_state"];
   SsmWorkspace space;
   space.blocks_per_group = blocks_per_group(spec, config, sizes);
-  space.item_blocks = std::clamp<std::int64_t>(problem.items, 1, kMostItemBlocks);
-  // Every sequence starts a tile of its own, so each adds at most one to the tiles of the tokens laid end to end.
-  const std::int64_t tiles = tokens / config.values["tile_tokens"] + sizes.n_sequences + 1;
+  if (!is_backward(spec.op)) return space;
+  // Partial sums stay below these bytes an element; where that allows fewer blocks, each takes more.
+  const std::int64_t elements = tokens * sizes.dim;
+  const std::int64_t bytes_bc = tokens * sizes.groups * 2 * d_state * kFloat;
+  const std::int64_t bytes_channels = 2 * sizes.dim * (d_state + 2) * kFloat;
+  space.blocks_per_group = std::clamp<std::int64_t>(kPartialBytes * elements / bytes_bc, 1, space.blocks_per_group);
+  space.item_blocks = std::clamp<std::int64_t>(kPartialBytes * elements / bytes_channels, 1, kMostItemBlocks);
+  space.item_blocks = std::clamp<std::int64_t>(problem.items, 1, space.item_blocks);
+  const std::int64_t interval = std::int64_t{config.values["tile_tokens"]} * config.values["checkpoint_tiles"];
   space.checkpoints = 0;
-  space.partial_bc = space.checkpoints + tiles * sizes.dim * shape.padded * kFloat;
-  space.partial_channels = space.partial_bc + space.blocks_per_group * tokens * sizes.groups * 2 * d_state * kFloat;
-  space.bytes = space.partial_channels + space.item_blocks * sizes.dim * (d_state + 2) * kFloat;
+  const bool recomputed = spec.values["checkpoints"] == 0;
+  space.partial_bc = recomputed ? (tokens / interval + 1) * sizes.dim * d_state * kFloat : 0;
+  space.partial_channels = space.partial_bc + space.blocks_per_group * bytes_bc;
+  space.bytes = space.partial_channels + space.item_blocks * bytes_channels;
   return space;
 }
 
@@ -196,22 +243,25 @@ Plan ssm_plan(const Spec& spec, const Config& config, const Problem& problem) {
   const std::string name(name_of(spec.op));
   const auto block = static_cast<std::uint32_t>(config.values["block"]);
   const SharedBytes shared = shared_bytes(spec, config);
-  const auto channel_blocks = static_cast<std::uint32_t>(blocks_per_group(spec, config, sizes) * sizes.groups);
+  const SsmWorkspace space = ssm_workspace(spec, config, problem);
+  const auto channel_blocks = static_cast<std::uint32_t>(space.blocks_per_group * sizes.groups);
   Plan result;
   if (!is_backward(spec.op)) {
     const auto items = static_cast<std::uint32_t>(std::clamp<std::int64_t>(problem.items, 1, kLongestGridY));
     result.launches.push_back({name, channel_blocks, items, block, shared.whole});
     return result;
   }
-  const SsmWorkspace space = ssm_workspace(spec, config, problem);
   const auto item_blocks = static_cast<std::uint32_t>(space.item_blocks);
   const std::int64_t bc_sums = sizes.batch * sizes.seqlen * sizes.groups * 2 * spec.values["d_state"];
   const std::int64_t channel_sums = sizes.dim * (spec.values["d_state"] + 2);
-  result.launches = {
-      {name + "_checkpoints", channel_blocks, item_blocks, block, shared.checkpoints},
+  if (spec.values["checkpoints"] == 0) {
+    result.launches.push_back({name + "_checkpoints", channel_blocks, item_blocks, block, shared.checkpoints});
+  }
+  const KernelLaunch backward[] = {
       {name, channel_blocks, item_blocks, block, shared.whole},
       {name + "_sum_bc", static_cast<std::uint32_t>(ceil_div(bc_sums, kSumBlock)), 1, kSumBlock, 0},
       {name + "_sum_channels", static_cast<std::uint32_t>(ceil_div(channel_sums, kSumBlock)), 1, kSumBlock, 0}};
+  result.launches.insert(result.launches.end(), std::begin(backward), std::end(backward));
   result.workspace_bytes = space.bytes;
   return result;
 }

@@ -12,6 +12,10 @@ namespace packjit {
 void check_ssm_pair(const Spec& spec, const Config& config);
 [[nodiscard]] Plan ssm_plan(const Spec& spec, const Config& config, const Problem& problem);
 
+/// Size of the tensor `checkpoints`: how many states of each channel a forward stores for its backward, at batch, seqlen and
+/// d_state. Between two of a sequence lie 16 tokens, more above d_state 128.
+[[nodiscard]] std::int64_t ssm_checkpoints(const Sizes& sizes);
+
 /// Where the backward keeps what its kernels hand to each other: byte offsets into the workspace.
 struct SsmWorkspace {
   std::int64_t checkpoints = 0;       ///< fp32 (tiles, dim, lanes * states a lane): states before each tile

@@ -26,6 +26,8 @@ DeviceInfo describe_gpu(const Driver& driver, CUdevice device) {
   info.multiprocessors = attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
   info.shared_bytes_per_block = attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
   info.memory_bytes = static_cast<std::int64_t>(memory);
+  info.l2_bytes = attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
+  info.clock_mhz = attribute(CU_DEVICE_ATTRIBUTE_CLOCK_RATE) / 1000;  // the driver counts in kHz
   return info;
 }
 

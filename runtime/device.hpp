@@ -19,6 +19,8 @@ struct DeviceInfo {
   int multiprocessors = 0;
   std::int64_t shared_bytes_per_block = 0;  ///< the largest dynamic shared memory a block can ask for
   std::int64_t memory_bytes = 0;
+  std::int64_t l2_bytes = 0;  ///< of a GPU's L2 cache; 0 for host execution
+  int clock_mhz = 0;          ///< the highest clock of the multiprocessors; 0 for host execution
 };
 
 /// Generated source, compiled and loaded on one device.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "generator/ssm_pack.hpp"
 #include "runtime/edited_source.hpp"
 #include "runtime/operator_call.hpp"
 
@@ -181,6 +182,7 @@ class Call {
         if (sizes[symbols[i]] == 0) sizes[symbols[i]] = it->second.view.size[i];
       }
     }
+    sizes.n_checkpoints = ssm_checkpoints(sizes);
     if (!is_scan(spec_.op)) sizes.history = std::max<std::int64_t>(sizes.conv_width - 1, 0);
     return sizes;
   }

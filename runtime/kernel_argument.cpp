@@ -82,10 +82,11 @@ SsmArguments ssm_arguments(const Spec& spec, const Config& config, const Problem
   a.dA = floats(tensors, "dA");
   a.dD = floats(tensors, "dD");
   a.ddelta_bias = floats(tensors, "ddelta_bias");
+  a.checkpoints = floats(tensors, "checkpoints");
   const SsmWorkspace space = ssm_workspace(spec, config, problem);
   auto* memory = static_cast<std::byte*>(workspace);
   if (is_backward(spec.op)) {
-    a.checkpoints = reinterpret_cast<float*>(memory + space.checkpoints);
+    if (a.checkpoints == nullptr) a.checkpoints = reinterpret_cast<float*>(memory + space.checkpoints);
     a.partial_bc = reinterpret_cast<float*>(memory + space.partial_bc);
     a.partial_channels = reinterpret_cast<float*>(memory + space.partial_channels);
   }

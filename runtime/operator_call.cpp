@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "generator/shared_fields.hpp"
+#include "generator/ssm_pack.hpp"
 #include "runtime/errors.hpp"
 #include "runtime/kernel_argument.hpp"
 
@@ -104,6 +105,16 @@ void check_dense(const Spec& spec, const TensorRule& rule, const TensorView& vie
   }
 }
 
+/// Checkpoints are moved by accesses of 16 bytes.
+void check_aligned(const Spec& spec, const TensorRule& rule, const TensorView& view) {
+  constexpr std::uintptr_t kAlignment = 16;
+  const std::uintptr_t past = reinterpret_cast<std::uintptr_t>(view.data) % kAlignment;
+  if (rule.name != "checkpoints" || past == 0) return;
+  throw std::invalid_argument(
+      fmt::format("{}: tensor checkpoints begins {} bytes past a multiple of {}; give it memory of its own",
+                  name_of(spec.op), past, kAlignment));
+}
+
 /// Checks one tensor's shape and learns the sizes that were not known.
 void bind_shape(const Spec& spec, const TensorRule& rule, const TensorView& view, Sizes& sizes) {
   const std::vector<std::string_view> symbols = shape_symbols(rule.shape);
@@ -126,10 +137,13 @@ bool divisible(std::int64_t value, std::int64_t by) { return value % by == 0; }
 bool fits_vector(const Spec& spec, const TensorViews& tensors, int vector) {
   for (const TensorRule& rule : tensor_rules(spec.op)) {
     const auto it = tensors.find(rule.name);
-    if (it == tensors.end() || !is_activation(rule)) continue;
+    const bool filter = rule.name == "weight" || rule.name == "bias";
+    if (it == tensors.end() || !(is_activation(rule) || filter)) continue;
     const TensorView& view = it->second;
     const auto bytes = static_cast<std::uintptr_t>(vector) * size_of(view.type);
-    if (reinterpret_cast<std::uintptr_t>(view.data) % bytes != 0 || !divisible(view.size[2], vector)) return false;
+    if (reinterpret_cast<std::uintptr_t>(view.data) % bytes != 0) return false;
+    if (filter) continue;
+    if (!divisible(view.size[2], vector)) return false;
     if (view.size[0] > 1 && !divisible(view.stride[0], vector)) return false;
     if (view.size[1] > 1 && !divisible(view.stride[1], vector)) return false;
   }
@@ -228,6 +242,7 @@ Sizes bind_sizes(const Spec& spec, const TensorViews& tensors, std::int64_t batc
     if (spec.values.has(field)) sizes[field] = spec.values[field];
   }
   sizes.history = std::max<std::int64_t>(sizes.conv_width - 1, 0);
+  sizes.n_checkpoints = ssm_checkpoints(sizes);
   for (const auto& entry : tensors) {
     const std::string& name = entry.first;
     const auto rules = tensor_rules(spec.op);
@@ -248,6 +263,7 @@ Sizes bind_sizes(const Spec& spec, const TensorViews& tensors, std::int64_t batc
     bind_shape(spec, rule, it->second, sizes);
     check_dtype(spec, rule, it->second);
     check_dense(spec, rule, it->second);
+    check_aligned(spec, rule, it->second);
   }
   if (is_scan(spec.op) && !divisible(sizes.dim, sizes.groups)) {
     throw std::invalid_argument(fmt::format("{}: dim {} is not a multiple of the {} groups of B and C",

@@ -35,6 +35,8 @@ def reports():
         # Other results lie here too; those with Config fields of the caller's choice are experiments.
         if not isinstance(report, dict) or not {"operators", "gpu", *DEFAULTS} <= set(report):
             continue
+        if report.get("shape", "packed") != "packed":
+            continue
         for row in report["operators"]:
             key = (report["gpu"], row["operator"], *(report[name] for name in DEFAULTS))
             if key not in latest or report["date"] >= latest[key][0]["date"]:

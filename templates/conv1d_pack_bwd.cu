@@ -5,15 +5,17 @@
 //   dweight[W-1-k] = sum over t of g[t] * (the input that tap k of t read, initial states included)
 //   dbias         = sum over t of g[t]
 //
-// One thread owns VECTOR channels and walks TILE_TOKENS tokens and W-1 more. It recomputes pre[t] from inputs that it keeps
-// in registers, and keeps the W unfinished sums of dx beside them: g[t] goes to the tokens at distance 0..W-1 before it that
-// are in its run. The sums over tokens leave as one partial sum a tile; conv1d_pack_bwd_sum adds them in a fixed order.
-// dfinal_states adds to dx of the last W-1 tokens of a sequence, since the final state is a copy of those inputs.
+// One thread owns VECTOR channels and walks a tile of tokens and W-1 more, loaded as in the forward. It recomputes
+// pre[t] from inputs that it keeps in registers, and keeps the W unfinished sums of dx beside them: g[t] goes to the
+// tokens at distance 0..W-1 before it that are in its run. The sums over tokens are added up within a block and leave
+// as one partial sum a block and channel; conv1d_pack_bwd_sum adds those. All of it in a fixed order. dfinal_states
+// adds to dx of the last W-1 tokens of a sequence, since the final state is a copy of those inputs.
 #include "device/parameters.cuh"
 #include "device/primitives.cuh"
 #include "device/number.cuh"
 #include "device/math.cuh"
 #include "device/conv_arguments.cuh"
+#include "device/conv_tile.cuh"
 #include "device/conv_history.cuh"
 
 #if HAS_FINAL_STATES && CONV_WIDTH > 1
@@ -25,7 +27,8 @@ __device__ __forceinline__ int run_tokens_left(const ConvArguments& args, int64 
 }
 
 // Column `column` of a sequence's dfinal_states.
-__device__ __forceinline__ float final_state_gradient(const ConvArguments& args, int64 slot, int64 channel, int column) {
+__device__ __forceinline__ float final_state_gradient(const ConvArguments& args, int64 slot, int64 channel,
+                                                      int column) {
   const Element* states = static_cast<const Element*>(args.dfinal_states);
   return to_float(states[(slot * args.dim + channel) * (CONV_WIDTH - 1) + column]);
 }
@@ -40,113 +43,179 @@ __device__ __forceinline__ float through_activation(float pre, float dout) {
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK) conv1d_pack_bwd(const ConvArguments args) {
-  int64 tiles_per_row = (args.seqlen + TILE_TOKENS - 1) / TILE_TOKENS;
-  int64 tiles = tiles_per_row * args.batch;
-  int64 channel_vectors = (args.dim + VECTOR - 1) / VECTOR;
-  // Neighbouring threads take neighbouring vectors of channels or, where tokens lie side by side, neighbouring tiles.
-  int64 fast = int64(blockIdx.x) * BLOCK + threadIdx.x;
-#if LAYOUT == CHANNEL_MAJOR
-  if (fast >= tiles) return;
-  for (int64 slow = blockIdx.y; slow < channel_vectors; slow += gridDim.y) {
-    int64 tile = fast, channel = slow * VECTOR;
-#else
-  if (fast >= channel_vectors) return;
-  for (int64 slow = blockIdx.y; slow < tiles; slow += gridDim.y) {
-    int64 tile = slow, channel = fast * VECTOR;
-#endif
-    int64 row = tile / tiles_per_row;
-    int64 begin = tile % tiles_per_row * TILE_TOKENS;
-    int64 end = begin + TILE_TOKENS < args.seqlen ? begin + TILE_TOKENS : args.seqlen;
+// LOAD_TOKENS tokens as they stand in memory.
+struct Batch {
+  int last_index;  // index in its run of the last token, or of the tile's last
+  Pack x[LOAD_TOKENS], dout[LOAD_TOKENS];
+};
+// Those of the tile from its token `first` on, and those behind the tile whose g its last tokens need.
+__device__ __forceinline__ Batch load_batch(const ConvArguments& args, const ConvTile& tile, int first) {
+  Batch batch;
+  int last = first + LOAD_TOKENS < tile.tokens ? first + LOAD_TOKENS - 1 : tile.tokens - 1;
+  batch.last_index = run_index(args, tile.row, tile.begin + last);
+  int left = tile.tokens + tile.after - first;
+  load_packs(args.x, tile.row, tile.begin + first, left, tile.channel, batch.x);
+  load_packs(args.dout, tile.row, tile.begin + first, left, tile.channel, batch.dout);
+  return batch;
+}
 
-    float weight[CONV_WIDTH][VECTOR], bias[VECTOR];
-    load_filter(args, channel, weight, bias);
-    float past[HISTORY][VECTOR];
-    load_past(args, row, begin, channel, past);
-    // dx[k] is the unfinished gradient of the token at distance k; dweight[k] that of the weight of tap k.
-    float dx[CONV_WIDTH][VECTOR], dweight[CONV_WIDTH][VECTOR], dbias[VECTOR];
+// The sums over tokens: the gradients of the weights of taps 0..W-1, then of the bias.
+constexpr int SUMS = CONV_WIDTH + 1;
+
+// dx[k] is the unfinished gradient of the token at distance k. PLAIN: all tokens of the batch are in the tile, and so
+// are the W-1 before each, in its run.
+template <bool PLAIN>
+__device__ __forceinline__ void walk(const ConvArguments& args, const ConvTile& tile, int first, const Batch& batch,
+                                     const Filter& filter, float (&past)[HISTORY][VECTOR],
+                                     float (&dx)[CONV_WIDTH][VECTOR], float (&sums)[SUMS][VECTOR]) {
+  // Beyond the row there is nothing to add; the walk goes on to finish the last tokens.
+  int index[LOAD_TOKENS];
+  if (!PLAIN) load_run_index(args, tile.row, tile.begin + first, tile.tokens + tile.after - first, index);
+#pragma unroll
+  for (int j = 0; j < LOAD_TOKENS; ++j) {
+    int64 t = tile.begin + first + j;
+    int i = PLAIN ? CONV_WIDTH : index[j];
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
-      dbias[v] = 0.0f;
 #pragma unroll
-      for (int k = 0; k < CONV_WIDTH; ++k) dx[k][v] = dweight[k][v] = 0.0f;
+      for (int k = CONV_WIDTH - 1; k > 0; --k) dx[k][v] = dx[k - 1][v];
+      dx[0][v] = 0.0f;
     }
-
-#pragma unroll 4
-    for (int64 t = begin; t < end + CONV_WIDTH - 1; ++t) {
-      // Beyond the row there is nothing to add; the loop goes on to finish the last tokens.
-      int i = t < args.seqlen ? run_index(args, row, t) : -1;
+    if (i >= 0) {
+      if (i == 0) start_run(args, tile.row, t, tile.channel, past);
+      float x[VECTOR], pre[VECTOR], g[VECTOR];
+      unpack(batch.x[j], x);
+      unpack(batch.dout[j], g);
+      convolve(filter, x, past, pre);
 #pragma unroll
       for (int v = 0; v < VECTOR; ++v) {
+        g[v] = through_activation(pre[v], g[v]);
 #pragma unroll
-        for (int k = CONV_WIDTH - 1; k > 0; --k) dx[k][v] = dx[k - 1][v];
-        dx[0][v] = 0.0f;
-      }
-      if (i >= 0) {
-        if (i == 0) start_run(args, row, t, channel, past);
-        float x[VECTOR], pre[VECTOR], g[VECTOR];
-        load_pack(element_at(args.x, row, t, channel), x);
-        load_pack(element_at(args.dout, row, t, channel), g);
-        convolve(weight, bias, x, past, pre);
-#pragma unroll
-        for (int v = 0; v < VECTOR; ++v) {
-          g[v] = through_activation(pre[v], g[v]);
-#pragma unroll
-          for (int k = 0; k < CONV_WIDTH; ++k) {
-            if (k <= i) dx[k][v] = fused_multiply_add(weight[k][v], g[v], dx[k][v]);
-          }
-          if (t < end) {
-            dbias[v] += g[v];
-            dweight[0][v] = fused_multiply_add(g[v], x[v], dweight[0][v]);
-#pragma unroll
-            for (int k = 1; k < CONV_WIDTH; ++k) {
-              dweight[k][v] = fused_multiply_add(g[v], past[k - 1][v], dweight[k][v]);
-            }
-          }
+        for (int k = 0; k < CONV_WIDTH; ++k) {
+          if (k <= i) dx[k][v] = fused_multiply_add(filter.weight[k][v], g[v], dx[k][v]);
         }
-        advance(past, x);
-      }
-
-      int64 finished = t - (CONV_WIDTH - 1);
-      if (finished >= begin && finished < end) {
-#if HAS_FINAL_STATES && CONV_WIDTH > 1
-        // The token at distance k from the end of its run is column W-2-k of the final state.
-        int64 slot = slot_of(args, row, finished);
-        if (slot >= 0) {
-          int left = run_tokens_left(args, row, finished);
-          if (left <= CONV_WIDTH - 2) {
+        if (PLAIN || first + j < tile.tokens) {
+          sums[0][v] = fused_multiply_add(g[v], x[v], sums[0][v]);
 #pragma unroll
-            for (int v = 0; v < VECTOR; ++v) {
-              dx[CONV_WIDTH - 1][v] += final_state_gradient(args, slot, channel + v, CONV_WIDTH - 2 - left);
-            }
-          }
+          for (int k = 1; k < CONV_WIDTH; ++k) sums[k][v] = fused_multiply_add(g[v], past[k - 1][v], sums[k][v]);
+          sums[CONV_WIDTH][v] += g[v];
         }
-#endif
-        store_pack(output_at(args.dx, row, finished, channel), dx[CONV_WIDTH - 1]);
       }
+      advance(past, x);
     }
 
+    if (PLAIN || (first + j >= CONV_WIDTH - 1 && first + j < tile.tokens + CONV_WIDTH - 1)) {
+      int64 finished = t - (CONV_WIDTH - 1);
+#if HAS_FINAL_STATES && CONV_WIDTH > 1
+      // The token at distance k from the end of its run is column W-2-k of the final state.
+      int64 slot = i < CONV_WIDTH - 1 ? slot_of(args, tile.row, finished) : -1;
+      if (slot >= 0) {
+        int left = run_tokens_left(args, tile.row, finished);
+        if (left <= CONV_WIDTH - 2) {
 #pragma unroll
-    for (int v = 0; v < VECTOR; ++v) {
-      float* partial = args.partial + (tile * args.dim + channel + v) * (CONV_WIDTH + 1);
-#pragma unroll
-      for (int k = 0; k < CONV_WIDTH; ++k) partial[CONV_WIDTH - 1 - k] = dweight[k][v];
-      partial[CONV_WIDTH] = dbias[v];
+          for (int v = 0; v < VECTOR; ++v) {
+            dx[CONV_WIDTH - 1][v] += final_state_gradient(args, slot, tile.channel + v, CONV_WIDTH - 2 - left);
+          }
+        }
+      }
+#endif
+      store_pack(output_at(args.dx, tile.row, finished, tile.channel), dx[CONV_WIDTH - 1]);
     }
   }
 }
 
-// Adds the tiles' partial sums, first tile first.
-extern "C" __global__ void __launch_bounds__(128) conv1d_pack_bwd_sum(const ConvArguments args) {
-  int64 tiles = (args.seqlen + TILE_TOKENS - 1) / TILE_TOKENS * args.batch;
-  int64 sums = args.dim * (CONV_WIDTH + 1);
-  int64 index = int64(blockIdx.x) * 128 + threadIdx.x;
-  if (index >= sums) return;
+// Adds up, over the tiles of a block, what threads of the same channels have; each step halves the tiles. The sums are
+// those of lane 0 afterwards. All threads of the block take part.
+__device__ __forceinline__ void add_tiles(int lane, float (&value)[SUMS][VECTOR]) {
+  // (SUMS * VECTOR, BLOCK), from this thread's column on.
+  float* given = reinterpret_cast<float*>(shared_memory()) + threadIdx.x;
+  for (int half = BLOCK_TILES / 2; half > 0; half /= 2) {
+    bool gives = lane >= half && lane < 2 * half;
+#pragma unroll
+    for (int n = 0; n < SUMS * VECTOR; ++n) {
+      if (gives) given[n * BLOCK] = value[n / VECTOR][n % VECTOR];
+    }
+    sync_block();
+#pragma unroll
+    for (int n = 0; n < SUMS * VECTOR; ++n) {
+      if (lane < half) value[n / VECTOR][n % VECTOR] += given[n * BLOCK + half * TILE_STRIDE];
+    }
+    sync_block();
+  }
+}
+
+__device__ __forceinline__ void store_sums(float* to, const float (&x)[VECTOR]) {
+  constexpr int WORDS = VECTOR < 4 ? VECTOR : 4;  // 16 bytes at most by one access
+#pragma unroll
+  for (int v = 0; v < VECTOR; v += WORDS) {
+    uint32 word[WORDS];
+#pragma unroll
+    for (int i = 0; i < WORDS; ++i) word[i] = float_to_bits(x[v + i]);
+    store_words(to + v, word);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) conv1d_pack_bwd(const ConvArguments args) {
+  for (int64 turn = blockIdx.y; turn < conv_turns(args); turn += gridDim.y) {
+    ConvTile tile = conv_tile(args, turn);
+    float sums[SUMS][VECTOR] = {};
+    if (tile.exists) {
+      Batch next = load_batch(args, tile, 0);
+      Filter filter;
+      load_filter(args, tile.channel, filter);
+      float past[HISTORY][VECTOR], dx[CONV_WIDTH][VECTOR] = {};
+      load_past(args, tile.row, tile.begin, tile.channel, past);
+
+      int first = 0;
+      do {
+        Batch batch = next;
+#if HAS_PREFETCH
+        next = load_batch(args, tile, first + LOAD_TOKENS);
+#endif
+        if (batch.last_index >= LOAD_TOKENS + CONV_WIDTH - 2 && first >= CONV_WIDTH - 1 &&
+            first + LOAD_TOKENS <= tile.tokens) {
+          walk<true>(args, tile, first, batch, filter, past, dx, sums);
+        } else {
+          walk<false>(args, tile, first, batch, filter, past, dx, sums);
+        }
+#if !HAS_PREFETCH
+        next = load_batch(args, tile, first + LOAD_TOKENS);
+#endif
+        first += LOAD_TOKENS;
+      } while (first < tile.tokens + CONV_WIDTH - 1);
+    }
+    add_tiles(tile.lane, sums);
+    if (tile.lane == 0 && tile.exists) {
+#pragma unroll
+      for (int n = 0; n < SUMS; ++n) {
+        store_sums(args.partial + (tile.group * SUMS + n) * args.dim + tile.channel, sums[n]);
+      }
+    }
+  }
+}
+
+// Adds the groups' partial sums. SLICES threads share a column: each adds every SLICES-th group, and the first of them
+// adds what they have.
+constexpr int COLUMNS = 32, SLICES = 8;
+extern "C" __global__ void __launch_bounds__(COLUMNS* SLICES) conv1d_pack_bwd_sum(const ConvArguments args) {
+  float* of_slices = reinterpret_cast<float*>(shared_memory());  // (SLICES, COLUMNS)
+  int64 groups = tile_groups(args), columns = args.dim * SUMS;
+  int64 column = int64(blockIdx.x) * COLUMNS + threadIdx.x % COLUMNS;
+  int slice = int(threadIdx.x) / COLUMNS;
   CompensatedSum sum = {0.0f, 0.0f};
-  for (int64 tile = 0; tile < tiles; ++tile) sum.add(args.partial[tile * sums + index]);
-  int64 channel = index / (CONV_WIDTH + 1), column = index % (CONV_WIDTH + 1);
-  if (column < CONV_WIDTH) {
-    args.dweight[channel * CONV_WIDTH + column] = sum.sum;
+  if (column < columns) {
+#pragma unroll 8
+    for (int64 group = slice; group < groups; group += SLICES) sum.add(args.partial[group * columns + column]);
+  }
+  of_slices[threadIdx.x] = sum.sum;
+  sync_block();
+  if (slice > 0 || column >= columns) return;
+#pragma unroll
+  for (int other = 1; other < SLICES; ++other) sum.add(of_slices[other * COLUMNS + threadIdx.x]);
+  int64 channel = column % args.dim;
+  int n = int(column / args.dim);
+  if (n < CONV_WIDTH) {
+    args.dweight[channel * CONV_WIDTH + CONV_WIDTH - 1 - n] = sum.sum;
   } else {
 #if HAS_BIAS
     args.dbias[channel] = sum.sum;
@@ -155,9 +224,9 @@ extern "C" __global__ void __launch_bounds__(128) conv1d_pack_bwd_sum(const Conv
 }
 
 #if HAS_INITIAL_STATES && CONV_WIDTH > 1
-// dinitial_states[s, c, j]: token i of the run reads column j by tap k = i + W-1-j, as long as i <= j. A run shorter than
-// its history hands the rest of its initial state on to its final state.
-extern "C" __global__ void __launch_bounds__(128) conv1d_pack_bwd_initial_states(const ConvArguments args) {
+// dinitial_states[s, c, j]: token i of the run reads column j by tap k = i + W-1-j, as long as i <= j. A run shorter
+// than its history hands the rest of its initial state on to its final state.
+extern "C" __global__ void __launch_bounds__(128, 1) conv1d_pack_bwd_initial_states(const ConvArguments args) {
   int64 channel = int64(blockIdx.x) * 128 + threadIdx.x;
   if (channel >= args.dim) return;
   float weight[CONV_WIDTH], bias = 0.0f;
@@ -193,7 +262,8 @@ extern "C" __global__ void __launch_bounds__(128) conv1d_pack_bwd_initial_states
         }
       }
     }
-    Element* out = static_cast<Element*>(args.dinitial_states) + (int64(item.slot) * args.dim + channel) * (CONV_WIDTH - 1);
+    Element* out =
+        static_cast<Element*>(args.dinitial_states) + (int64(item.slot) * args.dim + channel) * (CONV_WIDTH - 1);
 #pragma unroll
     for (int j = 0; j < CONV_WIDTH - 1; ++j) {
 #if HAS_FINAL_STATES

@@ -11,12 +11,15 @@
 //   ddelta[t] = ddt[t] * softplus'(delta[t] + delta_bias), and ddelta_bias is its sum over t
 //   dA = sum over t of g[t] * a[t] * h[t-1] * dt[t]      dinitial_states = a[0] * g[0]
 //
-// Nothing is kept by the forward. ssm_pack_bwd_checkpoints runs the states again and stores them before each tile of
-// TILE_TOKENS tokens. ssm_pack_bwd then walks the tiles from last to first: from the checkpoint it recomputes the states of
-// STEP_TOKENS tokens into registers and goes back through them. A thread takes CHANNEL_GROUPS channels in turn, adding their
-// shares of dB and dC in registers; lanes, then warps, then blocks (ssm_pack_bwd_sum_bc) are summed by a fixed tree. Sums over
-// time (dA, dD, ddelta_bias) stay in shared memory until a block is done with its sequences and are summed over blocks by
-// ssm_pack_bwd_sum_channels.
+// The states are needed from last to first, but can only be computed from first to last. So they are known every
+// CHECKPOINT_TILES * TILE_TOKENS tokens of a sequence: stored by ssm_pack_fwd (checkpoints on), or by ssm_pack_bwd_checkpoints, which runs the
+// states again into the workspace. ssm_pack_bwd walks the tiles of a sequence from last to first. It stages a tile's inputs in
+// shared memory, runs the states through it once to know them before each step of STEP_TOKENS tokens, and then, from the last
+// step to the first, recomputes a step's states and decays into registers and goes back through them.
+//
+// LANES threads share a channel, and a thread takes CHANNEL_GROUPS channels in turn, so that dB and dC are summed over many
+// channels before they leave the warp; warps, then blocks (ssm_pack_bwd_sum_bc) are summed by a fixed tree. Sums over time (dA, dD,
+// ddelta_bias) stay in shared memory until a block is done with its sequences, and ssm_pack_bwd_sum_channels sums over blocks.
 #include "device/parameters.cuh"
 #include "device/primitives.cuh"
 #include "device/number.cuh"
@@ -24,25 +27,24 @@
 #include "device/lane_sum.cuh"
 #include "device/ssm_arguments.cuh"
 #include "device/ssm_tile.cuh"
+#include "device/channel_sums.cuh"
 
 constexpr int WARPS = BLOCK / 32;
-constexpr int WARP_CHANNELS = 32 / LANES;                            // that a warp takes at once
-constexpr int CHANNELS = WARPS * WARP_CHANNELS * CHANNEL_GROUPS;     // of a block
+constexpr int CHANNELS = WARPS * WARP_CHANNELS * CHANNEL_GROUPS;  // of a block
 constexpr int STEPS = TILE_TOKENS / STEP_TOKENS;
-constexpr int SUM_BLOCK = 128;  // threads of the summing kernels
-
-// What a channel's lanes need to know of a token.
-struct alignas(16) TokenInputs {
-  float dt, dt_u, dy, u;
-};
-// What they find out: sums over the states.
-struct TokenSums {
-  float g_b;     // g * B
-  float g_a_h;   // g * A * a * h[t-1]
+constexpr int INTERVAL = CHECKPOINT_TILES * TILE_TOKENS;          // tokens between checkpoints
+constexpr int OWN = CHANNEL_GROUPS * BLOCK * STATES;              // one float for each state of each turn of each thread
+constexpr int FOLD_TOKENS = 256;  // after about so many, sums over time are folded into compensated ones
+// The elementwise passes over a tile: how often each thread takes VECTOR channels of a token, and whether some do not the last time.
+constexpr int ROUNDS = (TILE_TOKENS * CHANNELS / VECTOR + BLOCK - 1) / BLOCK;
+constexpr bool RAGGED = TILE_TOKENS * CHANNELS / VECTOR % BLOCK != 0;
 #if HAS_Z
-  float c_h;     // C * h
+constexpr int INPUTS = 4;  // activations: u, delta, dout, z
+#else
+constexpr int INPUTS = 3;
 #endif
-};
+constexpr int FETCHED = ROUNDS * BLOCK * VECTOR;  // elements that the block fetches of each
+constexpr int SUM_BLOCK = 128;  // threads of the summing kernels
 
 // Which column of the tile a block's channel has: there is a gap after each VECTOR of them where that is many, so that
 // threads that stage VECTOR neighbours each write to different banks.
@@ -51,64 +53,104 @@ constexpr int COLUMNS = CHANNELS + GAPS;
 __device__ __forceinline__ int column_of(int own) { return GAPS > 0 ? own + own / VECTOR : own; }
 
 struct Tile {
-  TokenInputs* inputs;  // (TILE_TOKENS, COLUMNS)
-  TokenSums* sums;      // (TILE_TOKENS, COLUMNS)
+  Float4* tokens;       // (TILE_TOKENS, COLUMNS): dt, u, dy, dout * silu'(z); once a step is done, du, ddelta, dz
   float* b;             // (TILE_TOKENS, PADDED_STATES)
   float* c;             // (TILE_TOKENS, PADDED_STATES)
-  float* rate;          // (CHANNEL_GROUPS, STATES, BLOCK): A * log2(e)
-  float* carry;         // (CHANNEL_GROUPS, STATES, BLOCK): a * g, handed from later tokens to earlier ones
-  float* dA;            // (CHANNEL_GROUPS, STATES, BLOCK), and what rounding took from it
-  float* dA_error;
-  float* warp_bc;       // (WARPS, STEP_TOKENS, 2 * PADDED_STATES): dB and dC over one warp's channels
-  CompensatedSum* dD;           // (CHANNELS)
-  CompensatedSum* ddelta_bias;  // (CHANNELS)
   float* delta_bias;    // (CHANNELS)
   float* skip;          // (CHANNELS): D
+  float* rate;          // OWN: A * log2(e)
+  Element* fetched;     // (INPUTS, ROUNDS, BLOCK, VECTOR): u, delta, dout, z of the tile to come
+  StatePack* fetched_states;   // its B and C
+  float* fetched_checkpoint;   // OWN: the states before it
+  float* before;        // (STEPS, OWN): the states before each step
+  float* carry;         // OWN: a * g, handed from later tokens to earlier ones
+  float* dA;            // OWN: since the last fold
+  Float2* time_sums;    // (CHANNEL_GROUPS, BLOCK): dD and ddelta_bias since the last fold
+  float* channel_sums;  // (WARPS, TILE_TOKENS, 2, PADDED_STATES): dB and dC over one warp's channels
 };
 __device__ __forceinline__ Tile shared_tile() {
   float* next = reinterpret_cast<float*>(shared_memory());
   Tile tile;
-  // What ssm_pack_bwd_checkpoints needs comes first: it is launched with no more than that.
-  tile.inputs = reinterpret_cast<TokenInputs*>(take_floats(next, TILE_TOKENS * COLUMNS * 4));
+  // What ssm_pack_bwd_checkpoints needs comes first, up to the first of the STEPS: it is launched with no more than that.
+  tile.tokens = reinterpret_cast<Float4*>(take_floats(next, TILE_TOKENS * COLUMNS * 4));
   tile.b = take_floats(next, TILE_TOKENS * PADDED_STATES);
   tile.c = take_floats(next, TILE_TOKENS * PADDED_STATES);
   tile.delta_bias = take_floats(next, CHANNELS);
   tile.skip = take_floats(next, CHANNELS);
-  tile.rate = take_floats(next, CHANNEL_GROUPS * STATES * BLOCK);
-  tile.carry = take_floats(next, CHANNEL_GROUPS * STATES * BLOCK);
-  tile.dA = take_floats(next, CHANNEL_GROUPS * STATES * BLOCK);
-  tile.dA_error = take_floats(next, CHANNEL_GROUPS * STATES * BLOCK);
-  tile.sums = reinterpret_cast<TokenSums*>(take_floats(next, TILE_TOKENS * COLUMNS * int(sizeof(TokenSums) / 4)));
-  tile.warp_bc = take_floats(next, WARPS * STEP_TOKENS * 2 * PADDED_STATES);
-  tile.dD = reinterpret_cast<CompensatedSum*>(take_floats(next, 2 * CHANNELS));
-  tile.ddelta_bias = reinterpret_cast<CompensatedSum*>(take_floats(next, 2 * CHANNELS));
+  tile.rate = take_floats(next, OWN);
+  tile.fetched = take_elements(next, INPUTS * FETCHED);
+  tile.fetched_states = reinterpret_cast<StatePack*>(take_elements(next, FETCHED_STATES));
+  tile.before = take_floats(next, STEPS * OWN);
+  tile.fetched_checkpoint = take_floats(next, OWN);
+  tile.carry = take_floats(next, OWN);
+  tile.dA = take_floats(next, OWN);
+  tile.time_sums = reinterpret_cast<Float2*>(take_floats(next, CHANNEL_GROUPS * BLOCK * 2));
+  tile.channel_sums = take_floats(next, WARPS * TILE_TOKENS * 2 * PADDED_STATES);
   return tile;
 }
 
-// Checkpoints of a sequence follow each other. Since a sequence begins in the middle of the tile in which the one before
-// ended, counting one tile more for each sequence before keeps them apart.
-__device__ __forceinline__ float* checkpoint(const SsmArguments& args, const SequenceItem& item, int base, int64 channel,
-                                             int lane) {
-  int64 first_token = item.row * args.seqlen + item.start;
-  int64 tile = first_token / TILE_TOKENS + item.slot + base / TILE_TOKENS;
-  return args.checkpoints + (tile * args.dim + channel) * PADDED_STATES + lane * STATES;
-}
-
-// Where a thread keeps value `s` of its turn `turn`, in arrays of (CHANNEL_GROUPS, STATES, BLOCK).
-__device__ __forceinline__ int own_place(int turn, int s) { return (turn * STATES + s) * BLOCK + int(threadIdx.x); }
+// Where a thread keeps the STATES values of its turn `turn` in an array of OWN.
+__device__ __forceinline__ int own_place(int turn) { return (turn * BLOCK + int(threadIdx.x)) * STATES; }
 
 // The channel, inside the block, that a thread takes in its turn `turn`.
 __device__ __forceinline__ int channel_of_turn(int turn) {
-  return (int(threadIdx.x) / 32 * CHANNEL_GROUPS + turn) * WARP_CHANNELS + int(threadIdx.x) % 32 / LANES;
+  return (int(threadIdx.x) / 32 * CHANNEL_GROUPS + turn) * WARP_CHANNELS + warp_channel();
 }
 
-__device__ __forceinline__ void load_checkpoint(const SsmArguments& args, const SequenceItem& item, int base,
-                                                const ChannelRange& range, int turn, float (&h)[STATES]) {
-  int64 channel = range.begin + channel_of_turn(turn);
-  // Where there is no channel another's states will do: what comes of them is not written.
-  const float* stored = checkpoint(args, item, base, channel < range.end ? channel : range.begin, threadIdx.x % LANES);
+// The states of one channel in a dense (..., dim, D_STATE) array of fp32; 0 for those that do not exist.
+__device__ __forceinline__ void load_states(const float* from, bool exists, float (&h)[STATES]) {
 #pragma unroll
-  for (int s = 0; s < STATES; ++s) h[s] = stored[s];
+  for (int s = 0; s < STATES; ++s) {
+    int n = state_lane() * STATES + s;
+    h[s] = exists && n < D_STATE ? from[n] : 0.0f;
+  }
+}
+__device__ __forceinline__ void store_states(float* to, bool exists, const float (&h)[STATES]) {
+#pragma unroll
+  for (int s = 0; s < STATES; ++s) {
+    int n = state_lane() * STATES + s;
+    if (exists && n < D_STATE) to[n] = h[s];
+  }
+}
+__device__ __forceinline__ int64 state_place(const SsmArguments& args, const SequenceItem& item, int64 channel) {
+  return (int64(item.slot) * args.dim + channel) * D_STATE;
+}
+
+// The states before the tile at `base`, for all turns: fetched from the checkpoint, or how the sequence begins.
+__device__ __forceinline__ void fetch_checkpoint(const SsmArguments& args, const SequenceItem& item, int base,
+                                                 const ChannelRange& range, const Tile& tile) {
+#pragma unroll 1
+  for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
+    int64 channel = range.begin + channel_of_turn(turn);
+    if (channel >= range.end) break;
+    const float* from = checkpoint_place(args, item, base, INTERVAL, channel) + state_lane() * STATES;
+    float* to = tile.fetched_checkpoint + own_place(turn);
+    constexpr int PACK = STATES % 4 == 0 && PADDED_STATES == D_STATE ? 4 : 1;
+#pragma unroll
+    for (int s = 0; s < STATES; s += PACK) {
+      if (state_lane() * STATES + s < D_STATE) fetch<PACK * sizeof(float)>(to + s, from + s);
+    }
+  }
+}
+__device__ __forceinline__ void stage_states_before(const SsmArguments& args, const SequenceItem& item, int base,
+                                                    const ChannelRange& range, const Tile& tile) {
+#pragma unroll 1
+  for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
+    int64 channel = range.begin + channel_of_turn(turn);
+    float h[STATES] = {};
+    if (base > 0) {
+      if (channel < range.end) load_floats(tile.fetched_checkpoint + own_place(turn), h);
+#pragma unroll
+      for (int s = 0; s < STATES; ++s) {
+        if (state_lane() * STATES + s >= D_STATE) h[s] = 0.0f;
+      }
+    } else {
+#if HAS_INITIAL_STATES
+      load_states(args.initial_states + state_place(args, item, channel), channel < range.end, h);
+#endif
+    }
+    store_floats(tile.before + own_place(turn), h);
+  }
 }
 
 // The decay rates of all turns, kept for all sequences.
@@ -117,178 +159,345 @@ __device__ __forceinline__ void stage_rates(const SsmArguments& args, const Chan
   for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
     int64 channel = range.begin + channel_of_turn(turn);
     float rate[STATES];
-    load_decay_rates(args, channel, channel < range.end, threadIdx.x % LANES, rate);
-#pragma unroll
-    for (int s = 0; s < STATES; ++s) tile.rate[own_place(turn, s)] = rate[s];
+    load_decay_rates(args, channel, channel < range.end, state_lane(), rate);
+    store_floats(tile.rate + own_place(turn), rate);
   }
 }
 
-// Inputs of a tile's tokens, elementwise; nothing but zeros where there is no token or channel. Writes dy = dout * silu(z).
-__device__ __forceinline__ void stage_inputs(const SsmArguments& args, const SequenceItem& item, int base,
-                                             const ChannelRange& range, const Tile& tile, bool with_gradient) {
-  for (int k = threadIdx.x; k < TILE_TOKENS * CHANNELS / VECTOR; k += BLOCK) {
-    TilePlace place = tile_place(k, CHANNELS);
+// Inputs of a tile's tokens, elementwise; nothing but zeros where there is no token or channel. Running the states needs dt and
+// u only; going back also needs dy = dout * silu(z) and, for dz, dout * silu'(z).
+template <bool BACKWARD>
+__device__ __forceinline__ void fetch_inputs(const SsmArguments& args, const SequenceItem& item, int base,
+                                             const ChannelRange& range, const Tile& tile) {
+#pragma unroll 1
+  for (int round = 0; round < ROUNDS; ++round) {
+    TilePlace place = tile_place(round * BLOCK + threadIdx.x, CHANNELS);
     int64 channel = range.begin + place.channel;
     int64 token = int64(item.start) + base + place.token;
-    float u[VECTOR] = {}, dt[VECTOR] = {}, dy[VECTOR] = {};
-    if (base + place.token < item.length && channel < range.end) {
-      load_pack(element_at(args.u, item.row, token, channel), u);
-      load_pack(element_at(args.delta, item.row, token, channel), dt);
+    if (place.token >= TILE_TOKENS || base + place.token >= item.length || channel >= range.end) continue;
+    Element* to = tile.fetched + (round * BLOCK + threadIdx.x) * VECTOR;
+    constexpr int BYTES = VECTOR * sizeof(Element);
+    fetch<BYTES>(to, element_at(args.u, item.row, token, channel));
+    fetch<BYTES>(to + FETCHED, element_at(args.delta, item.row, token, channel));
+    if constexpr (BACKWARD) {
+      fetch<BYTES>(to + 2 * FETCHED, element_at(args.dout, item.row, token, channel));
+#if HAS_Z
+      fetch<BYTES>(to + 3 * FETCHED, element_at(args.z, item.row, token, channel));
+#endif
+    }
+  }
+}
+template <bool BACKWARD>
+__device__ __forceinline__ void stage_inputs(const SequenceItem& item, int base, const ChannelRange& range, const Tile& tile) {
+#pragma unroll 1
+  for (int round = 0; round < ROUNDS; ++round) {
+    TilePlace place = tile_place(round * BLOCK + threadIdx.x, CHANNELS);
+    if (RAGGED && place.token >= TILE_TOKENS) break;
+    float u[VECTOR] = {}, dt[VECTOR] = {}, dy[VECTOR] = {}, gate[VECTOR] = {};
+    if (base + place.token < item.length && range.begin + place.channel < range.end) {
+      const Element* from = tile.fetched + (round * BLOCK + threadIdx.x) * VECTOR;
+      load_pack(from, u);
+      load_pack(from + FETCHED, dt);
+      if constexpr (BACKWARD) {
+        load_pack(from + 2 * FETCHED, dy);
+#if HAS_Z
+        load_pack(from + 3 * FETCHED, gate);
+#endif
+      }
       float bias[VECTOR];
       load_floats(tile.delta_bias + place.channel, bias);
 #pragma unroll
-      for (int v = 0; v < VECTOR; ++v) dt[v] = step_size(dt[v] + bias[v]);
-      if (with_gradient) {
-        load_pack(element_at(args.dout, item.row, token, channel), dy);
+      for (int v = 0; v < VECTOR; ++v) {
+        dt[v] = step_size(dt[v] + bias[v]);
 #if HAS_Z
-        float z[VECTOR];
-        load_pack(element_at(args.z, item.row, token, channel), z);
-#pragma unroll
-        for (int v = 0; v < VECTOR; ++v) dy[v] *= silu(z[v]);
+        if constexpr (BACKWARD) {
+          float z = gate[v], s = sigmoid(z);
+          gate[v] = dy[v] * silu_derivative(z, s);
+          dy[v] *= z * s;
+        }
 #endif
       }
     }
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
-      tile.inputs[place.token * COLUMNS + column_of(place.channel + v)] = {dt[v], dt[v] * u[v], dy[v], u[v]};
+      tile.tokens[place.token * COLUMNS + column_of(place.channel + v)] = {dt[v], u[v], dy[v], gate[v]};
     }
   }
 }
 
+// Runs a channel's states through TOKENS tokens of the tile.
+template <int TOKENS>
+__device__ __forceinline__ void run_states(const Tile& tile, int first, int column, const float (&rate)[STATES],
+                                           float (&h)[STATES]) {
+#pragma unroll
+  for (int j = 0; j < TOKENS; ++j) {
+    Float4 token = tile.tokens[(first + j) * COLUMNS + column];
+    float dt = token.x, dt_u = token.x * token.y;
+    float b[STATES];
+    load_floats(tile.b + (first + j) * PADDED_STATES + state_lane() * STATES, b);
+#pragma unroll
+    for (int s = 0; s < STATES; ++s) h[s] = fused_multiply_add(exp2_flush(dt * rate[s]), h[s], dt_u * b[s]);
+  }
+}
+// The same for the whole tile and all turns, with the states in tile.before.
+__device__ __forceinline__ void run_tile(const Tile& tile) {
+#pragma unroll 1
+  for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
+    float rate[STATES], h[STATES];
+    load_floats(tile.rate + own_place(turn), rate);
+    load_floats(tile.before + own_place(turn), h);
+#pragma unroll 1
+    for (int step = 0; step < STEPS; ++step) {
+      run_states<STEP_TOKENS>(tile, step * STEP_TOKENS, column_of(channel_of_turn(turn)), rate, h);
+    }
+    store_floats(tile.before + own_place(turn), h);
+  }
+}
+
+#if HAS_CHECKPOINTS
+static_assert(INTERVAL == CHECKPOINT_INTERVAL, "the forward stores checkpoints elsewhere");
+#else
 extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd_checkpoints(const SsmArguments args) {
   Tile tile = shared_tile();
-  ChannelRange range = block_channels(args, CHANNELS);
-  int lane = threadIdx.x % LANES;
-  stage_rates(args, range, tile);
-  stage_parameters(args, range, CHANNELS, tile.delta_bias, tile.skip);
-  for (int64 index = blockIdx.y; index < *args.item_count; index += gridDim.y) {
-    SequenceItem item = args.items[index];
-    if (item.slot < 0) continue;
-    // The states wait in the shared memory that the backward kernel uses for its carry.
-    for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
-#pragma unroll
-      for (int s = 0; s < STATES; ++s) {
-        float h = 0.0f;
-#if HAS_INITIAL_STATES
-        int64 channel = range.begin + channel_of_turn(turn);
-        int n = lane * STATES + s;
-        if (channel < range.end && n < D_STATE) {
-          h = args.initial_states[(int64(item.slot) * args.dim + channel) * D_STATE + n];
+  for (ChannelRange range = block_channels(args, CHANNELS); range.begin < range.end; range = next_channels(args, CHANNELS, range)) {
+    sync_block();  // the channels before are done with
+    stage_rates(args, range, tile);
+    stage_parameters(args, range, CHANNELS, tile.delta_bias, tile.skip);
+    sync_block();
+    for (int64 index = blockIdx.y; index < *args.item_count; index += gridDim.y) {
+      SequenceItem item = args.items[index];
+      if (item.slot < 0 || item.length <= INTERVAL) continue;
+      int end = (item.length - 1) / INTERVAL * INTERVAL;  // nothing follows the last checkpoint
+      fetch_inputs<false>(args, item, 0, range, tile);
+      fetch_b_and_c(args, item, 0, range.group, tile.fetched_states);
+      for (int base = 0; base < end; base += TILE_TOKENS) {
+        wait_copies();
+        sync_block();  // the tile before is done with
+        if (base == 0) stage_states_before(args, item, base, range, tile);
+        stage_inputs<false>(item, base, range, tile);
+        stage_b_and_c(item, base, tile.fetched_states, tile.b, tile.c);
+        if (base + TILE_TOKENS < end) {
+          fetch_inputs<false>(args, item, base + TILE_TOKENS, range, tile);
+          fetch_b_and_c(args, item, base + TILE_TOKENS, range.group, tile.fetched_states);
         }
-#endif
-        tile.carry[own_place(turn, s)] = h;
-      }
-    }
-    for (int base = 0; base < item.length; base += TILE_TOKENS) {
-      sync_block();  // the tile before is done with
-      stage_inputs(args, item, base, range, tile, false);
-      stage_b_and_c(args, item, base, range.group, tile.b, tile.c);
-      sync_block();
+        sync_block();
+        run_tile(tile);
+        if ((base + TILE_TOKENS) % INTERVAL != 0) continue;
 #pragma unroll 1
-      for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
-        int column = column_of(channel_of_turn(turn));
-        int64 channel = range.begin + channel_of_turn(turn);
-        float rate[STATES], h[STATES];
-#pragma unroll
-        for (int s = 0; s < STATES; ++s) {
-          rate[s] = tile.rate[own_place(turn, s)];
-          h[s] = tile.carry[own_place(turn, s)];
+        for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
+          int64 channel = range.begin + channel_of_turn(turn);
+          float h[STATES];
+          load_floats(tile.before + own_place(turn), h);
+          store_checkpoint(checkpoint_place(args, item, base + TILE_TOKENS, INTERVAL, channel), state_lane(),
+                           channel < range.end, h);
         }
-        if (channel < range.end) {
-          float* before = checkpoint(args, item, base, channel, lane);
-#pragma unroll
-          for (int s = 0; s < STATES; ++s) before[s] = h[s];
-        }
-#pragma unroll
-        for (int t = 0; t < TILE_TOKENS; ++t) {
-          TokenInputs x = tile.inputs[t * COLUMNS + column];
-          float b[STATES];
-          load_floats(tile.b + t * PADDED_STATES + lane * STATES, b);
-#pragma unroll
-          for (int s = 0; s < STATES; ++s) {
-            h[s] = fused_multiply_add(exp2_flush(x.dt * rate[s]), h[s], x.dt_u * b[s]);
-          }
-        }
-#pragma unroll
-        for (int s = 0; s < STATES; ++s) tile.carry[own_place(turn, s)] = h[s];
       }
     }
   }
 }
 
-// dB and dC of STEP_TOKENS tokens: sums over a warp's lanes and then over warps, as partial sums of the block.
-__device__ __forceinline__ void write_b_and_c(const SsmArguments& args, const SequenceItem& item, int first,
-                                              const ChannelRange& range, const Tile& tile,
-                                              float (&dB)[STEP_TOKENS][STATES], float (&dC)[STEP_TOKENS][STATES]) {
-  int warp = threadIdx.x / 32, lane = threadIdx.x % LANES;
-  sync_block();  // the sums of the step before have been read
+#endif
+
+// The states before each step of the tile, from those before the first.
+__device__ __forceinline__ void run_states_to_steps(const Tile& tile) {
+  if constexpr (STEPS > 1) {
+#pragma unroll 1
+    for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
+      float rate[STATES], h[STATES];
+      load_floats(tile.rate + own_place(turn), rate);
+      load_floats(tile.before + own_place(turn), h);
+#pragma unroll 1
+      for (int step = 0; step < STEPS - 1; ++step) {
+        run_states<STEP_TOKENS>(tile, step * STEP_TOKENS, column_of(channel_of_turn(turn)), rate, h);
+        store_floats(tile.before + (step + 1) * OWN + own_place(turn), h);
+      }
+    }
+  }
+}
+
+// One step of one turn: from the states before it through its tokens, then back.
+__device__ __forceinline__ void run_back(const Tile& tile, int step, int turn, ChannelSums& sums) {
+  int own = channel_of_turn(turn), column = column_of(own);
+  const Float4* tokens = tile.tokens + step * STEP_TOKENS * COLUMNS + column;
+  const float* b_of_step = tile.b + step * STEP_TOKENS * PADDED_STATES + state_lane() * STATES;
+  const float* c_of_step = tile.c + step * STEP_TOKENS * PADDED_STATES + state_lane() * STATES;
+  float rate[STATES], before[STATES];
+  load_floats(tile.rate + own_place(turn), rate);
+  load_floats(tile.before + step * OWN + own_place(turn), before);
+
+  float h[STEP_TOKENS][STATES], decay[STEP_TOKENS][STATES];
 #pragma unroll
   for (int j = 0; j < STEP_TOKENS; ++j) {
+    Float4 token = tokens[j * COLUMNS];
+    float dt = token.x, dt_u = token.x * token.y, b[STATES];
+    load_floats(b_of_step + j * PADDED_STATES, b);
 #pragma unroll
     for (int s = 0; s < STATES; ++s) {
-#pragma unroll
-      for (int mask = LANES; mask < 32; mask *= 2) {
-        dB[j][s] += shuffle_xor(dB[j][s], mask);
-        dC[j][s] += shuffle_xor(dC[j][s], mask);
-      }
-      if (threadIdx.x % 32 < LANES) {
-        float* sums = tile.warp_bc + (warp * STEP_TOKENS + j) * 2 * PADDED_STATES + lane * STATES + s;
-        sums[0] = dB[j][s];
-        sums[PADDED_STATES] = dC[j][s];
-      }
+      decay[j][s] = exp2_flush(dt * rate[s]);
+      h[j][s] = fused_multiply_add(decay[j][s], j > 0 ? h[j > 0 ? j - 1 : 0][s] : before[s], dt_u * b[s]);
     }
   }
-  sync_block();
-  int64 block_in_group = (range.begin - range.group * (args.dim / args.groups)) / CHANNELS;
-  for (int k = threadIdx.x; k < STEP_TOKENS * 2 * D_STATE; k += BLOCK) {
-    int t = first + k / (2 * D_STATE), column = k % (2 * D_STATE);
-    if (t >= item.length) continue;
-    int n = column % D_STATE, kind = column / D_STATE;  // 0: dB, 1: dC
-    float sum = 0.0f;
+
+  // Sums over the states of this lane: g * B, g * A * a * h[t-1] and C * h.
+  float g_b[STEP_TOKENS], g_a_h[STEP_TOKENS], c_h[STEP_TOKENS];
+  float carry[STATES], dA[STATES];
+  load_floats(tile.carry + own_place(turn), carry);
+  load_floats(tile.dA + own_place(turn), dA);
 #pragma unroll
-    for (int w = 0; w < WARPS; ++w) {
-      sum += tile.warp_bc[(w * STEP_TOKENS + k / (2 * D_STATE)) * 2 * PADDED_STATES + kind * PADDED_STATES + n];
+  for (int j = STEP_TOKENS - 1; j >= 0; --j) {
+    Float4 token = tokens[j * COLUMNS];
+    float dt = token.x, dt_u = token.x * token.y, dy = token.z, b[STATES], c[STATES], g[STATES];
+    load_floats(b_of_step + j * PADDED_STATES, b);
+    load_floats(c_of_step + j * PADDED_STATES, c);
+    g_b[j] = g_a_h[j] = c_h[j] = 0.0f;
+#pragma unroll
+    for (int s = 0; s < STATES; ++s) {
+      g[s] = fused_multiply_add(dy, c[s], carry[s]);
+      carry[s] = g[s] * decay[j][s];
+      float g_a_before = carry[s] * (j > 0 ? h[j > 0 ? j - 1 : 0][s] : before[s]);
+      dA[s] = fused_multiply_add(g_a_before, dt, dA[s]);
+      g_b[j] = fused_multiply_add(g[s], b[s], g_b[j]);
+      g_a_h[j] = fused_multiply_add(g_a_before, rate[s], g_a_h[j]);
+#if HAS_Z
+      c_h[j] = fused_multiply_add(c[s], h[j][s], c_h[j]);
+#endif
     }
-    int64 token = item.row * args.seqlen + item.start + t;
-    args.partial_bc[((block_in_group * args.batch * args.seqlen + token) * args.groups + range.group) * 2 * D_STATE +
-                    column] = sum;
+    sums.add(j, g, dt_u, h[j], dy);
+  }
+  store_floats(tile.carry + own_place(turn), carry);
+
+  store_floats(tile.dA + own_place(turn), dA);
+
+  // The lanes of the channel divide the step's tokens between them, and put results where the inputs were.
+  ChannelSum<STEP_TOKENS> mine(g_b, state_lane()), also_a(g_a_h, state_lane());
+#if HAS_Z
+  ChannelSum<STEP_TOKENS> also_c(c_h, state_lane());
+#endif
+  sync_warp();  // every lane has read the inputs
+  if (mine.owner) {
+    Float2 recent = tile.time_sums[turn * BLOCK + threadIdx.x];
+    float skip = tile.skip[own];
+#pragma unroll
+    for (int j = 0; j < mine.kept; ++j) {
+      Float4& place = tile.tokens[(step * STEP_TOKENS + mine.first + j) * COLUMNS + column];
+      Float4 token = place;
+      float dt = token.x, u = token.y, dy = token.z, gate = token.w;
+      float du = fused_multiply_add(skip, dy, g_b[j] * dt);
+      // The rates are in units of log2(e).
+      float ddelta = fused_multiply_add(g_b[j], u, g_a_h[j] * LN_2);
+#if HAS_SOFTPLUS
+      ddelta *= softplus_derivative(dt);
+#endif
+      place = {du, ddelta, fused_multiply_add(skip, u, c_h[j]) * gate, 0.0f};
+      recent.x = fused_multiply_add(dy, u, recent.x);
+      recent.y += ddelta;
+    }
+    tile.time_sums[turn * BLOCK + threadIdx.x] = recent;
   }
 }
 
-// du, ddelta and dz of a tile's tokens, elementwise. Leaves ddelta and dy * u in the tile for the sums over time.
+// Sums over time, (item blocks, 2, dim, D_STATE + 2): dA, dD and ddelta_bias of a block's sequences, then what rounding has taken
+// from them. The tile's sums over the last tokens are moved there, so that they are exact for any number of tokens.
+__device__ __forceinline__ float* time_sums(const SsmArguments& args, int64 channel) {
+  return args.partial_channels + (int64(blockIdx.y) * 2 * args.dim + channel) * (D_STATE + 2);
+}
+__device__ __forceinline__ void fold(float* place, int64 error_offset, float x) {
+  CompensatedSum sum = {place[0], place[error_offset]};
+  sum.add(x);
+  place[0] = sum.sum;
+  place[error_offset] = sum.error;
+}
+__device__ __forceinline__ void fold_time_sums(const SsmArguments& args, const ChannelRange& range, const Tile& tile) {
+  int64 error_offset = args.dim * (D_STATE + 2);
+#pragma unroll 1
+  for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
+    int64 channel = range.begin + channel_of_turn(turn);
+    float dA[STATES], zero[STATES] = {};
+    load_floats(tile.dA + own_place(turn), dA);
+    store_floats(tile.dA + own_place(turn), zero);
+#pragma unroll
+    for (int s = 0; s < STATES; ++s) {
+      int n = state_lane() * STATES + s;
+      if (channel < range.end && n < D_STATE) fold(time_sums(args, channel) + n, error_offset, dA[s]);
+    }
+    // The first lane of a channel adds up what its lanes have.
+    Float2* lanes = tile.time_sums + turn * BLOCK + threadIdx.x;
+    sync_warp();
+    if (state_lane() == 0) {
+      Float2 sum = {0.0f, 0.0f};
+      for (int lane = 0; lane < LANES; ++lane) {
+        sum.x += lanes[lane * WARP_CHANNELS].x;
+        sum.y += lanes[lane * WARP_CHANNELS].y;
+      }
+      if (channel < range.end) {
+        fold(time_sums(args, channel) + D_STATE, error_offset, sum.x);
+        fold(time_sums(args, channel) + D_STATE + 1, error_offset, sum.y);
+      }
+    }
+    sync_warp();
+    *lanes = {0.0f, 0.0f};
+  }
+}
+__device__ __forceinline__ void clear_time_sums(const SsmArguments& args, const ChannelRange& range, const Tile& tile) {
+#pragma unroll 1
+  for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
+    float zero[STATES] = {};
+    store_floats(tile.dA + own_place(turn), zero);
+    tile.time_sums[turn * BLOCK + threadIdx.x] = {0.0f, 0.0f};
+  }
+  int64 floats = (range.end - range.begin) * (D_STATE + 2);
+  for (int64 k = threadIdx.x; k < floats; k += BLOCK) {
+    time_sums(args, range.begin)[k] = time_sums(args, args.dim + range.begin)[k] = 0.0f;
+  }
+}
+
+// dB and dC of a tile: the warps' sums, as partial sums of the block. A block that takes several ranges of channels adds them up.
+__device__ __forceinline__ void write_b_and_c(const SsmArguments& args, const SequenceItem& item, int base,
+                                              const ChannelRange& range, const Tile& tile, bool add) {
+  constexpr unsigned PACKS = 2 * D_STATE / STATE_PACK;  // of a token: dB, then dC
+  int64 token = item.row * args.seqlen + item.start + base;
+  if (args.blocks_per_group > 1) token += int64(blockIdx.x % unsigned(args.blocks_per_group)) * args.batch * args.seqlen;
+  float* partial = args.partial_bc + (token * args.groups + range.group) * 2 * D_STATE;
+#pragma unroll 1
+  for (unsigned k = threadIdx.x; k < TILE_TOKENS * PACKS; k += BLOCK) {
+    int j = int(k / PACKS), column = int(k % PACKS * STATE_PACK);
+    if (base + j >= item.length) break;
+    int n = column % D_STATE, kind = column / D_STATE;
+    const float* warp_sums = tile.channel_sums + (j * 2 + kind) * PADDED_STATES + n;
+    float sum[STATE_PACK] = {}, more[STATE_PACK];
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) {
+      load_floats(warp_sums + w * TILE_TOKENS * 2 * PADDED_STATES, more);
+#pragma unroll
+      for (int i = 0; i < STATE_PACK; ++i) sum[i] += more[i];
+    }
+    float* place = partial + j * args.groups * 2 * D_STATE + column;
+    if (add) {
+      load_floats(place, more);
+#pragma unroll
+      for (int i = 0; i < STATE_PACK; ++i) sum[i] += more[i];
+    }
+    store_global_floats(place, sum);
+  }
+}
+
+// du, ddelta and dz of a tile's tokens, elementwise.
 __device__ __forceinline__ void write_gradients(const SsmArguments& args, const SequenceItem& item, int base,
                                                 const ChannelRange& range, const Tile& tile) {
-  for (int k = threadIdx.x; k < TILE_TOKENS * CHANNELS / VECTOR; k += BLOCK) {
-    TilePlace place = tile_place(k, CHANNELS);
+#pragma unroll 1
+  for (int round = 0; round < ROUNDS; ++round) {
+    TilePlace place = tile_place(round * BLOCK + threadIdx.x, CHANNELS);
+    if (RAGGED && place.token >= TILE_TOKENS) break;
     int64 channel = range.begin + place.channel;
     int64 token = int64(item.start) + base + place.token;
     if (base + place.token >= item.length || channel >= range.end) continue;
-    float du[VECTOR], ddelta[VECTOR], bias[VECTOR], skip[VECTOR];
-    load_pack(element_at(args.delta, item.row, token, channel), ddelta);
-    load_floats(tile.delta_bias + place.channel, bias);
-    load_floats(tile.skip + place.channel, skip);
-#if HAS_Z
-    float z[VECTOR], dz[VECTOR];
-    load_pack(element_at(args.z, item.row, token, channel), z);
-    load_pack(element_at(args.dout, item.row, token, channel), dz);
-#endif
+    float du[VECTOR], ddelta[VECTOR], dz[VECTOR];
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
-      int at = place.token * COLUMNS + column_of(place.channel + v);
-      TokenInputs x = tile.inputs[at];
-      TokenSums sums = tile.sums[at];
-      du[v] = fused_multiply_add(skip[v], x.dy, sums.g_b * x.dt);
-      float ddt = fused_multiply_add(sums.g_b, x.u, sums.g_a_h);
-#if HAS_SOFTPLUS
-      ddt *= softplus_derivative(ddelta[v] + bias[v]);
-#endif
-      ddelta[v] = ddt;
-#if HAS_Z
-      float y = fused_multiply_add(skip[v], x.u, sums.c_h);
-      dz[v] *= y * silu_derivative(z[v], sigmoid(z[v]));
-#endif
-      tile.sums[at].g_b = ddt;
-      tile.sums[at].g_a_h = x.dy * x.u;
+      Float4 result = tile.tokens[place.token * COLUMNS + column_of(place.channel + v)];
+      du[v] = result.x;
+      ddelta[v] = result.y;
+      dz[v] = result.z;
     }
     store_pack(output_at(args.du, item.row, token, channel), du);
     store_pack(output_at(args.ddelta, item.row, token, channel), ddelta);
@@ -298,199 +507,98 @@ __device__ __forceinline__ void write_gradients(const SsmArguments& args, const 
   }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd(const SsmArguments args) {
-  Tile tile = shared_tile();
-  ChannelRange range = block_channels(args, CHANNELS);
-  int lane = threadIdx.x % LANES;
-  for (int k = threadIdx.x; k < CHANNELS; k += BLOCK) tile.dD[k] = tile.ddelta_bias[k] = {0.0f, 0.0f};
-  for (int k = 0; k < CHANNEL_GROUPS * STATES; ++k) {
-    tile.dA[k * BLOCK + threadIdx.x] = tile.dA_error[k * BLOCK + threadIdx.x] = 0.0f;
-  }
-  stage_rates(args, range, tile);
-  stage_parameters(args, range, CHANNELS, tile.delta_bias, tile.skip);
+__device__ __forceinline__ void fetch_tile(const SsmArguments& args, const SequenceItem& item, int base,
+                                           const ChannelRange& range, const Tile& tile) {
+  fetch_inputs<true>(args, item, base, range, tile);
+  fetch_b_and_c(args, item, base, range.group, tile.fetched_states);
+  if (base > 0 && base % INTERVAL == 0) fetch_checkpoint(args, item, base, range, tile);
+}
 
-  for (int64 index = blockIdx.y; index < *args.item_count; index += gridDim.y) {
-    SequenceItem item = args.items[index];
-    if (item.slot < 0) {
-      write_zeros(args.du, item, range, CHANNELS);
-      write_zeros(args.ddelta, item, range, CHANNELS);
-#if HAS_Z
-      write_zeros(args.dz, item, range, CHANNELS);
-#endif
-      continue;
-    }
-    for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
-#pragma unroll
-      for (int s = 0; s < STATES; ++s) {
-        float g = 0.0f;
+// One sequence, tile by tile from its end. Before a tile that no checkpoint precedes come those between the two, forward. A thread
+// stages inputs where it alone has taken results from, so what remains to wait for is that inputs are there, and results.
+__device__ __forceinline__ void run_sequence(const SsmArguments& args, const SequenceItem& item, const ChannelRange& range,
+                                             const Tile& tile, int& not_folded, bool add) {
+#pragma unroll 1
+  for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
+    float carry[STATES] = {};
 #if HAS_FINAL_STATES
-        int64 channel = range.begin + channel_of_turn(turn);
-        int n = lane * STATES + s;
-        if (channel < range.end && n < D_STATE) {
-          g = args.dfinal_states[(int64(item.slot) * args.dim + channel) * D_STATE + n];
-        }
+    int64 channel = range.begin + channel_of_turn(turn);
+    load_states(args.dfinal_states + state_place(args, item, channel), channel < range.end, carry);
 #endif
-        tile.carry[own_place(turn, s)] = g;
-      }
-    }
-
-    int tiles = (item.length + TILE_TOKENS - 1) / TILE_TOKENS;
-    for (int base = (tiles - 1) * TILE_TOKENS; base >= 0; base -= TILE_TOKENS) {
-      sync_block();  // the tile after is done with
-      stage_inputs(args, item, base, range, tile, true);
-      stage_b_and_c(args, item, base, range.group, tile.b, tile.c);
-      sync_block();
+    store_floats(tile.carry + own_place(turn), carry);
+  }
+  int tiles = (item.length + TILE_TOKENS - 1) / TILE_TOKENS;
+  int base = (tiles - 1) * TILE_TOKENS;  // of the tile to go back through
+  int at = base / INTERVAL * INTERVAL;   // of the tile that is next
+  if (tiles > 0) fetch_tile(args, item, at, range, tile);
+  while (base >= 0) {
+    bool back = CHECKPOINT_TILES == 1 || at == base;
+    int next_base = back ? base - TILE_TOKENS : base;
+    int next_at = back ? next_base / INTERVAL * INTERVAL : at + TILE_TOKENS;
+    wait_copies();
+    if (at % INTERVAL == 0) stage_states_before(args, item, at, range, tile);
+    stage_inputs<true>(item, at, range, tile);
+    stage_b_and_c(item, at, tile.fetched_states, tile.b, tile.c);
+    if (next_base >= 0) fetch_tile(args, item, next_at, range, tile);
+    sync_block();
+    if (back) {
+      run_states_to_steps(tile);
 #pragma unroll 1
       for (int step = STEPS - 1; step >= 0; --step) {
-        float dB[STEP_TOKENS][STATES] = {}, dC[STEP_TOKENS][STATES] = {};
-        // The checkpoint of the turn to come is fetched while the present one is worked on.
-        float next[STATES];
-        load_checkpoint(args, item, base, range, 0, next);
+        ChannelSums sums;
 #pragma unroll 1
-        for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
-          int column = column_of(channel_of_turn(turn));
-          float rate[STATES], before[STATES];
-#pragma unroll
-          for (int s = 0; s < STATES; ++s) {
-            rate[s] = tile.rate[own_place(turn, s)];
-            before[s] = next[s];
-          }
-          load_checkpoint(args, item, base, range, turn + 1 < CHANNEL_GROUPS ? turn + 1 : turn, next);
-          // From the checkpoint to the step, then through the step, keeping each token's states and decays.
-#pragma unroll 1
-          for (int t = 0; t < step * STEP_TOKENS; ++t) {
-            TokenInputs x = tile.inputs[t * COLUMNS + column];
-            float b[STATES];
-            load_floats(tile.b + t * PADDED_STATES + lane * STATES, b);
-#pragma unroll
-            for (int s = 0; s < STATES; ++s) {
-              before[s] = fused_multiply_add(exp2_flush(x.dt * rate[s]), before[s], x.dt_u * b[s]);
-            }
-          }
-          float h[STEP_TOKENS][STATES], decay[STEP_TOKENS][STATES];
-#if HAS_Z
-          float c_h[STEP_TOKENS];
-#endif
-#pragma unroll
-          for (int j = 0; j < STEP_TOKENS; ++j) {
-            int t = step * STEP_TOKENS + j;
-            TokenInputs x = tile.inputs[t * COLUMNS + column];
-            float b[STATES];
-            load_floats(tile.b + t * PADDED_STATES + lane * STATES, b);
-#pragma unroll
-            for (int s = 0; s < STATES; ++s) {
-              decay[j][s] = exp2_flush(x.dt * rate[s]);
-              h[j][s] = fused_multiply_add(decay[j][s], j > 0 ? h[j > 0 ? j - 1 : 0][s] : before[s], x.dt_u * b[s]);
-            }
-#if HAS_Z
-            float c[STATES];
-            load_floats(tile.c + t * PADDED_STATES + lane * STATES, c);
-            c_h[j] = 0.0f;
-#pragma unroll
-            for (int s = 0; s < STATES; ++s) c_h[j] = fused_multiply_add(c[s], h[j][s], c_h[j]);
-#endif
-          }
-#if HAS_Z
-          ChannelSum<STEP_TOKENS> sum_c(c_h, lane);
-#pragma unroll
-          for (int j = 0; j < sum_c.kept; ++j) {
-            if (sum_c.owner) tile.sums[(step * STEP_TOKENS + sum_c.first + j) * COLUMNS + column].c_h = c_h[j];
-          }
-#endif
-          float carry[STATES], dA[STATES], g_b[STEP_TOKENS], g_a_h[STEP_TOKENS];
-#pragma unroll
-          for (int s = 0; s < STATES; ++s) {
-            carry[s] = tile.carry[own_place(turn, s)];
-            dA[s] = 0.0f;
-          }
-#pragma unroll
-          for (int j = STEP_TOKENS - 1; j >= 0; --j) {
-            int t = step * STEP_TOKENS + j;
-            TokenInputs x = tile.inputs[t * COLUMNS + column];
-            float b[STATES], c[STATES];
-            load_floats(tile.b + t * PADDED_STATES + lane * STATES, b);
-            load_floats(tile.c + t * PADDED_STATES + lane * STATES, c);
-            g_b[j] = g_a_h[j] = 0.0f;
-#pragma unroll
-            for (int s = 0; s < STATES; ++s) {
-              float g = fused_multiply_add(x.dy, c[s], carry[s]);
-              carry[s] = g * decay[j][s];
-              float g_a_before = carry[s] * (j > 0 ? h[j > 0 ? j - 1 : 0][s] : before[s]);
-              dA[s] = fused_multiply_add(g_a_before, x.dt, dA[s]);
-              dB[j][s] = fused_multiply_add(g, x.dt_u, dB[j][s]);
-              dC[j][s] = fused_multiply_add(x.dy, h[j][s], dC[j][s]);
-              g_b[j] = fused_multiply_add(g, b[s], g_b[j]);
-              g_a_h[j] = fused_multiply_add(g_a_before, rate[s], g_a_h[j]);
-            }
-          }
-#pragma unroll
-          for (int s = 0; s < STATES; ++s) {
-            tile.carry[own_place(turn, s)] = carry[s];
-            CompensatedSum sum = {tile.dA[own_place(turn, s)], tile.dA_error[own_place(turn, s)]};
-            sum.add(dA[s]);
-            tile.dA[own_place(turn, s)] = sum.sum;
-            tile.dA_error[own_place(turn, s)] = sum.error;
-          }
-          ChannelSum<STEP_TOKENS> sum_b(g_b, lane), sum_a(g_a_h, lane);
-#pragma unroll
-          for (int j = 0; j < sum_b.kept; ++j) {
-            if (sum_b.owner) {
-              TokenSums& sums = tile.sums[(step * STEP_TOKENS + sum_b.first + j) * COLUMNS + column];
-              sums.g_b = g_b[j];
-              sums.g_a_h = g_a_h[j] * LN_2;  // the rates are in units of log2(e)
-            }
-          }
-        }
-        write_b_and_c(args, item, base + step * STEP_TOKENS, range, tile, dB, dC);
+        for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) run_back(tile, step, turn, sums);
+        sums.store(tile.channel_sums + (int(threadIdx.x) / 32 * TILE_TOKENS + step * STEP_TOKENS) * 2 * PADDED_STATES);
       }
       sync_block();
+      write_b_and_c(args, item, base, range, tile, add);
       write_gradients(args, item, base, range, tile);
-      sync_block();
-      int tokens = item.length - base < TILE_TOKENS ? item.length - base : TILE_TOKENS;
-      for (int k = threadIdx.x; k < CHANNELS; k += BLOCK) {
-        if (range.begin + k >= range.end) continue;
-        CompensatedSum ddelta_bias = tile.ddelta_bias[k], dD = tile.dD[k];
-        for (int t = 0; t < tokens; ++t) {
-          ddelta_bias.add(tile.sums[t * COLUMNS + column_of(k)].g_b);
-          dD.add(tile.sums[t * COLUMNS + column_of(k)].g_a_h);
-        }
-        tile.ddelta_bias[k] = ddelta_bias;
-        tile.dD[k] = dD;
+      not_folded += TILE_TOKENS;
+      if (not_folded >= FOLD_TOKENS) {
+        fold_time_sums(args, range, tile);
+        not_folded = 0;
       }
+    } else {
+      run_tile(tile);
+      sync_block();  // its inputs have been read
     }
+    base = next_base;
+    at = next_at;
+  }
 #if HAS_INITIAL_STATES
-    for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
-#pragma unroll
-      for (int s = 0; s < STATES; ++s) {
-        int64 channel = range.begin + channel_of_turn(turn);
-        int n = lane * STATES + s;
-        if (channel < range.end && n < D_STATE) {
-          args.dinitial_states[(int64(item.slot) * args.dim + channel) * D_STATE + n] =
-              tile.carry[own_place(turn, s)];
-        }
-      }
-    }
-#endif
-  }
-
-  // (item blocks, dim, D_STATE + 2): dA, dD, ddelta_bias
-  sync_block();
-  float* partial = args.partial_channels + int64(blockIdx.y) * args.dim * (D_STATE + 2);
+#pragma unroll 1
   for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
-#pragma unroll
-    for (int s = 0; s < STATES; ++s) {
-      int64 channel = range.begin + channel_of_turn(turn);
-      int n = lane * STATES + s;
-      if (channel < range.end && n < D_STATE) {
-        partial[channel * (D_STATE + 2) + n] = tile.dA[own_place(turn, s)];
-      }
-    }
+    int64 channel = range.begin + channel_of_turn(turn);
+    float carry[STATES];
+    load_floats(tile.carry + own_place(turn), carry);
+    store_states(args.dinitial_states + state_place(args, item, channel), channel < range.end, carry);
   }
-  for (int k = threadIdx.x; k < CHANNELS; k += BLOCK) {
-    int64 channel = range.begin + k;
-    if (channel >= range.end) continue;
-    partial[channel * (D_STATE + 2) + D_STATE] = tile.dD[k].sum;
-    partial[channel * (D_STATE + 2) + D_STATE + 1] = tile.ddelta_bias[k].sum;
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd(const SsmArguments args) {
+  Tile tile = shared_tile();
+  ChannelRange first = block_channels(args, CHANNELS);
+  for (ChannelRange range = first; range.begin < range.end; range = next_channels(args, CHANNELS, range)) {
+    sync_block();  // the channels before are done with
+    clear_time_sums(args, range, tile);
+    stage_rates(args, range, tile);
+    stage_parameters(args, range, CHANNELS, tile.delta_bias, tile.skip);
+    sync_block();
+    int not_folded = 0;  // tokens
+    for (int64 index = blockIdx.y; index < *args.item_count; index += gridDim.y) {
+      SequenceItem item = args.items[index];
+      if (item.slot < 0) {
+        write_zeros(args.du, item, range, CHANNELS);
+        write_zeros(args.ddelta, item, range, CHANNELS);
+#if HAS_Z
+        write_zeros(args.dz, item, range, CHANNELS);
+#endif
+        continue;
+      }
+      run_sequence(args, item, range, tile, not_folded, range.begin > first.begin);
+    }
+    fold_time_sums(args, range, tile);
   }
 }
 
@@ -519,7 +627,7 @@ extern "C" __global__ void __launch_bounds__(SUM_BLOCK) ssm_pack_bwd_sum_channel
   int64 index = int64(blockIdx.x) * SUM_BLOCK + threadIdx.x;
   if (index >= sums) return;
   CompensatedSum sum = {0.0f, 0.0f};
-  for (int64 block = 0; block < args.item_blocks; ++block) sum.add(args.partial_channels[block * sums + index]);
+  for (int64 block = 0; block < args.item_blocks; ++block) sum.add(args.partial_channels[2 * block * sums + index]);
   int64 channel = index / (D_STATE + 2), column = index % (D_STATE + 2);
   if (column < D_STATE) {
     args.dA[channel * D_STATE + column] = sum.sum;

@@ -6,7 +6,7 @@
 //   out[t] = y[t] * silu(z[t])
 //
 // A packed batch is parallel over sequences, so no scan operator is needed inside one: a block takes CHANNELS channels of one
-// sequence and walks its tokens. LANES neighbouring threads share a channel, STATES states each in registers. For each
+// sequence and walks its tokens. LANES threads of a warp share a channel, STATES states each in registers. For each
 // tile of tokens the block computes dt and dt * u once per token and channel and stages them, with B and C, in shared
 // memory; every lane then steps through the tile; the lanes' shares of y are summed; D, the gate and the store follow
 // with the threads laid out along memory again.
@@ -20,42 +20,77 @@
 
 constexpr int CHANNELS = BLOCK / LANES;                          // of a block
 constexpr int SUM_TOKENS = TILE_TOKENS < 8 ? TILE_TOKENS : 8;    // tokens whose y is summed over lanes together
+// The elementwise passes over a tile: how often each thread takes VECTOR channels of a token, and whether some do not the last time.
+constexpr int ROUNDS = (TILE_TOKENS * CHANNELS / VECTOR + BLOCK - 1) / BLOCK;
+constexpr bool RAGGED = TILE_TOKENS * CHANNELS / VECTOR % BLOCK != 0;
+constexpr int FETCHED = ROUNDS * BLOCK * VECTOR;  // elements that the block fetches of each input
+#if HAS_Z
+constexpr int INPUTS = 3;  // activations: u, delta, z
+#else
+constexpr int INPUTS = 2;
+#endif
 
 // A tile in shared memory.
 struct Tile {
-  float* dt;          // (TILE_TOKENS, CHANNELS)
-  float* dt_u;        // (TILE_TOKENS, CHANNELS)
-  float* y;           // (TILE_TOKENS, CHANNELS): sum over the states
-  float* b;           // (TILE_TOKENS, PADDED_STATES)
-  float* c;           // (TILE_TOKENS, PADDED_STATES)
-  float* delta_bias;  // (CHANNELS)
-  float* skip;        // (CHANNELS): D
+  float* dt;           // (TILE_TOKENS, CHANNELS)
+  float* dt_u;         // (TILE_TOKENS, CHANNELS); then y, the sum over the states, in its place
+  float* b;            // (TILE_TOKENS, PADDED_STATES)
+  float* c;            // (TILE_TOKENS, PADDED_STATES)
+  float* delta_bias;   // (CHANNELS)
+  float* skip;         // (CHANNELS): D
+  Element* fetched;    // (2, INPUTS, ROUNDS, BLOCK, VECTOR): u, delta, z of the present tile and of the one to come, in turn
+  StatePack* fetched_states;  // B and C of the one to come
 };
 __device__ __forceinline__ Tile shared_tile() {
   float* next = reinterpret_cast<float*>(shared_memory());
   Tile tile;
   tile.dt = take_floats(next, TILE_TOKENS * CHANNELS);
   tile.dt_u = take_floats(next, TILE_TOKENS * CHANNELS);
-  tile.y = take_floats(next, TILE_TOKENS * CHANNELS);
   tile.b = take_floats(next, TILE_TOKENS * PADDED_STATES);
   tile.c = take_floats(next, TILE_TOKENS * PADDED_STATES);
   tile.delta_bias = take_floats(next, CHANNELS);
   tile.skip = take_floats(next, CHANNELS);
+  tile.fetched = take_elements(next, 2 * INPUTS * FETCHED);
+  tile.fetched_states = reinterpret_cast<StatePack*>(take_elements(next, FETCHED_STATES));
   return tile;
 }
 
-// dt and dt * u of a tile's tokens; 0 where there is no token or channel.
-__device__ __forceinline__ void stage_inputs(const SsmArguments& args, const SequenceItem& item, int base,
-                                             const ChannelRange& range, const Tile& tile) {
-  for (int k = threadIdx.x; k < TILE_TOKENS * CHANNELS / VECTOR; k += BLOCK) {
-    TilePlace place = tile_place(k, CHANNELS);
+// Where a thread keeps the inputs of round `round` that it has fetched for the tile at `base`.
+__device__ __forceinline__ Element* fetched_inputs(const Tile& tile, int base, int round) {
+  return tile.fetched + base / TILE_TOKENS % 2 * (INPUTS * FETCHED) + (round * BLOCK + int(threadIdx.x)) * VECTOR;
+}
+
+__device__ __forceinline__ void fetch_tile(const SsmArguments& args, const SequenceItem& item, int base,
+                                           const ChannelRange& range, const Tile& tile) {
+#pragma unroll 1
+  for (int round = 0; round < ROUNDS; ++round) {
+    TilePlace place = tile_place(round * BLOCK + threadIdx.x, CHANNELS);
     int64 channel = range.begin + place.channel;
     int64 token = int64(item.start) + base + place.token;
+    if (place.token >= TILE_TOKENS || base + place.token >= item.length || channel >= range.end) continue;
+    Element* to = fetched_inputs(tile, base, round);
+    constexpr int BYTES = VECTOR * sizeof(Element);
+    fetch<BYTES>(to, element_at(args.u, item.row, token, channel));
+    fetch<BYTES>(to + FETCHED, element_at(args.delta, item.row, token, channel));
+#if HAS_Z
+    fetch<BYTES>(to + 2 * FETCHED, element_at(args.z, item.row, token, channel));
+#endif
+  }
+  fetch_b_and_c(args, item, base, range.group, tile.fetched_states);
+}
+
+// dt and dt * u of a tile's tokens; 0 where there is no token or channel.
+__device__ __forceinline__ void stage_inputs(const SequenceItem& item, int base, const ChannelRange& range, const Tile& tile) {
+#pragma unroll 1
+  for (int round = 0; round < ROUNDS; ++round) {
+    TilePlace place = tile_place(round * BLOCK + threadIdx.x, CHANNELS);
+    if (RAGGED && place.token >= TILE_TOKENS) break;
     float dt[VECTOR] = {}, dt_u[VECTOR] = {};
-    if (base + place.token < item.length && channel < range.end) {
+    if (base + place.token < item.length && range.begin + place.channel < range.end) {
+      const Element* from = fetched_inputs(tile, base, round);
       float bias[VECTOR];
-      load_pack(element_at(args.u, item.row, token, channel), dt_u);
-      load_pack(element_at(args.delta, item.row, token, channel), dt);
+      load_pack(from, dt_u);
+      load_pack(from + FETCHED, dt);
       load_floats(tile.delta_bias + place.channel, bias);
 #pragma unroll
       for (int v = 0; v < VECTOR; ++v) {
@@ -71,23 +106,24 @@ __device__ __forceinline__ void stage_inputs(const SsmArguments& args, const Seq
 // out = (y + D * u) * silu(z)
 __device__ __forceinline__ void write_outputs(const SsmArguments& args, const SequenceItem& item, int base,
                                               const ChannelRange& range, const Tile& tile) {
-  for (int k = threadIdx.x; k < TILE_TOKENS * CHANNELS / VECTOR; k += BLOCK) {
-    TilePlace place = tile_place(k, CHANNELS);
+#pragma unroll 1
+  for (int round = 0; round < ROUNDS; ++round) {
+    TilePlace place = tile_place(round * BLOCK + threadIdx.x, CHANNELS);
     int64 channel = range.begin + place.channel;
     int64 token = int64(item.start) + base + place.token;
-    if (base + place.token >= item.length || channel >= range.end) continue;
+    if (place.token >= TILE_TOKENS || base + place.token >= item.length || channel >= range.end) continue;
     float y[VECTOR];
-    load_floats(tile.y + place.token * CHANNELS + place.channel, y);
+    load_floats(tile.dt_u + place.token * CHANNELS + place.channel, y);
 #if HAS_D
     float u[VECTOR], skip[VECTOR];
-    load_pack(element_at(args.u, item.row, token, channel), u);
+    load_pack(fetched_inputs(tile, base, round), u);
     load_floats(tile.skip + place.channel, skip);
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) y[v] = fused_multiply_add(skip[v], u[v], y[v]);
 #endif
 #if HAS_Z
     float z[VECTOR];
-    load_pack(element_at(args.z, item.row, token, channel), z);
+    load_pack(fetched_inputs(tile, base, round) + 2 * FETCHED, z);
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) y[v] *= silu(z[v]);
 #endif
@@ -98,12 +134,13 @@ __device__ __forceinline__ void write_outputs(const SsmArguments& args, const Se
 extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_fwd(const SsmArguments args) {
   Tile tile = shared_tile();
   ChannelRange range = block_channels(args, CHANNELS);
-  int lane = threadIdx.x % LANES, own = threadIdx.x / LANES;
+  int lane = state_lane(), own = int(threadIdx.x) / 32 * WARP_CHANNELS + warp_channel();
   int64 channel = range.begin + own;
   bool exists = channel < range.end;
   float rate[STATES];
   load_decay_rates(args, channel, exists, lane, rate);
   stage_parameters(args, range, CHANNELS, tile.delta_bias, tile.skip);
+  sync_block();
 
   for (int64 index = blockIdx.y; index < *args.item_count; index += gridDim.y) {
     SequenceItem item = args.items[index];
@@ -123,13 +160,21 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_fwd(con
 #endif
     }
 
+    // A thread stages inputs where it alone has taken y from, so what remains to wait for is that inputs are there, and y.
+    if (item.length > 0) fetch_tile(args, item, 0, range, tile);
     for (int base = 0; base < item.length; base += TILE_TOKENS) {
-      sync_block();  // the tile before has been read, the parameters are there
-      stage_inputs(args, item, base, range, tile);
-      stage_b_and_c(args, item, base, range.group, tile.b, tile.c);
+      wait_copies();
+      stage_inputs(item, base, range, tile);
+      stage_b_and_c(item, base, tile.fetched_states, tile.b, tile.c);
+      if (base + TILE_TOKENS < item.length) fetch_tile(args, item, base + TILE_TOKENS, range, tile);
       sync_block();
 #pragma unroll 1
       for (int first = 0; first < TILE_TOKENS; first += SUM_TOKENS) {
+#if HAS_CHECKPOINTS
+        if (base + first > 0 && (base + first) % CHECKPOINT_INTERVAL == 0 && base + first < item.length) {
+          store_checkpoint(checkpoint_place(args, item, base + first, CHECKPOINT_INTERVAL, channel), lane, exists, h);
+        }
+#endif
         float y[SUM_TOKENS];
 #pragma unroll
         for (int j = 0; j < SUM_TOKENS; ++j) {
@@ -146,9 +191,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_fwd(con
           }
         }
         ChannelSum<SUM_TOKENS> sum(y, lane);
+        if constexpr (LANES > 1) sync_warp();  // every lane has read dt_u
 #pragma unroll
         for (int j = 0; j < ChannelSum<SUM_TOKENS>::kept; ++j) {
-          if (sum.owner) tile.y[(first + sum.first + j) * CHANNELS + own] = y[j];
+          if (sum.owner) tile.dt_u[(first + sum.first + j) * CHANNELS + own] = y[j];
         }
       }
       sync_block();

@@ -49,6 +49,9 @@ void BlockScheduler::run(const KernelLaunch& launch, void (*entry)(), HostThread
     thread.shared = shared_;
     thread.sync_block = &BlockScheduler::sync_block;
     thread.exchange = &BlockScheduler::exchange;
+    thread.gather = &BlockScheduler::gather;
+    thread.copy_async = &BlockScheduler::copy_async;
+    thread.wait_copies = &BlockScheduler::wait_copies;
     thread.scheduler = this;
     thread.fiber = nullptr;
     thread.index = i;
@@ -130,6 +133,44 @@ unsigned BlockScheduler::exchange(HostThread* host_thread, unsigned value, int l
   return thread.value;
 }
 
+const unsigned* BlockScheduler::gather(HostThread* host_thread, const unsigned (&values)[6]) {
+  auto& thread = *static_cast<Thread*>(host_thread);
+  BlockScheduler& self = *thread.scheduler;
+  Warp& warp = self.warps_[thread.index / kWarp];
+  auto& gathered = warp.gathered[thread.gathers++ % 2];
+  std::copy(std::begin(values), std::end(values), gathered[thread.index % kWarp]);
+  // Waits for the others. A lane that is not there is reported as in any exchange.
+  (void)exchange(host_thread, 0,
+                 warp.live == kWarp ? static_cast<int>(thread.index % kWarp) : self.missing_lane(thread));
+  return &gathered[0][0];
+}
+
+/// A lane of the thread's warp that has left the kernel, or never was.
+int BlockScheduler::missing_lane(const Thread& thread) const {
+  const unsigned first = thread.index / kWarp * kWarp;
+  unsigned lane = 0;
+  while (first + lane < threads_.size() && threads_[first + lane].status != Status::finished) ++lane;
+  return static_cast<int>(lane);
+}
+
+void BlockScheduler::copy_async(HostThread* host_thread, void* to, const void* from, unsigned bytes) {
+  auto& thread = *static_cast<Thread*>(host_thread);
+  BlockScheduler& self = *thread.scheduler;
+  const bool now = self.kind_ == HostOrder::Kind::forward ||
+                   (self.kind_ == HostOrder::Kind::seeded && self.random_.below(2) == 0);
+  if (now) {
+    std::memcpy(to, from, bytes);
+  } else {
+    thread.copies.push_back({to, from, bytes});
+  }
+}
+
+void BlockScheduler::wait_copies(HostThread* host_thread) {
+  auto& thread = *static_cast<Thread*>(host_thread);
+  for (const Copy& copy : thread.copies) std::memcpy(copy.to, copy.from, copy.bytes);
+  thread.copies.clear();
+}
+
 void BlockScheduler::wait(Thread& thread) {
   Thread* next = pick();
   if (next != &thread) {
@@ -179,10 +220,15 @@ void BlockScheduler::start_block(std::uint64_t block) {
   at_barrier_ = 0;
   const auto count = static_cast<unsigned>(threads_.size());
   for (unsigned first = 0; first < count; first += kWarp) {
-    warps_[first / kWarp] = {std::min(kWarp, count - first), 0};
+    warps_[first / kWarp].live = std::min(kWarp, count - first);
+    warps_[first / kWarp].waiting = 0;
   }
   ready_.clear();
-  for (Thread& thread : threads_) thread.status = Status::running;
+  for (Thread& thread : threads_) {
+    thread.status = Status::running;
+    thread.gathers = 0;
+    thread.copies.clear();
+  }
   make_ready(0, count);
 }
 

@@ -24,6 +24,8 @@ namespace packjit::host {
 /// - seeded: any thread that can run, by a generator that depends on the seed only.
 /// Threads that never wait share one stack and are not switched at all.
 ///
+/// An asynchronous copy lands when it is issued (forward), when its thread waits for it (reverse), or either (seeded).
+///
 /// Shared memory is filled with 0xFF before each block and has guard zones that are checked after it.
 /// One thread may use it at a time.
 class BlockScheduler {
@@ -39,6 +41,11 @@ class BlockScheduler {
 
  private:
   enum class Status : std::uint8_t { running, at_barrier, at_exchange, finished };
+  struct Copy {
+    void* to;
+    const void* from;
+    unsigned bytes;
+  };
   struct Thread : HostThread {
     BlockScheduler* scheduler;
     Fiber* fiber;  ///< null until the thread starts, and once it has finished
@@ -46,19 +53,28 @@ class BlockScheduler {
     unsigned value;  ///< given to, then received from an exchange
     int source;
     Status status;
+    unsigned gathers;  ///< of this thread in this block so far
+    std::vector<Copy> copies;  ///< asynchronous ones that have not landed
   };
   struct Warp {
     unsigned live;
     unsigned waiting;
+    /// What lanes gave to a gather. Two, taken in turn: a lane that is a gather ahead writes the other one, and none
+    /// can be two ahead of a lane that still reads.
+    unsigned gathered[2][32][6];
   };
   struct Abandoned {};  ///< thrown to unwind the threads of a block that has failed
 
   static void serve_fiber(void* self, Fiber& fiber);
   static void sync_block(HostThread* thread);
   static unsigned exchange(HostThread* thread, unsigned value, int lane);
+  static const unsigned* gather(HostThread* thread, const unsigned (&values)[6]);
+  static void copy_async(HostThread* thread, void* to, const void* from, unsigned bytes);
+  static void wait_copies(HostThread* thread);
 
   void serve(Fiber& fiber);
   void run_to_end(Fiber& fiber, Thread& thread);
+  [[nodiscard]] int missing_lane(const Thread& thread) const;
   void wait(Thread& thread);
   [[nodiscard]] Thread* pick();
   void start_block(std::uint64_t block);

@@ -15,6 +15,9 @@ struct HostThread {
   char* shared;
   void (*sync_block)(HostThread*);
   unsigned (*exchange)(HostThread*, unsigned value, int lane);
+  const unsigned* (*gather)(HostThread*, const unsigned (&values)[6]);
+  void (*copy_async)(HostThread*, void* to, const void* from, unsigned bytes);
+  void (*wait_copies)(HostThread*);
 };
 
 }  // namespace packjit::host

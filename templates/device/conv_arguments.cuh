@@ -10,7 +10,7 @@ struct ConvArguments {
   const void *dfinal_states;              // the same shape
   void *final_states, *dinitial_states;   // the same shape
   float *dweight, *dbias;                 // (dim, conv_width), (dim)
-  float* partial;                         // (tiles, dim, conv_width + 1): sums over one tile's tokens
+  float* partial;                         // (groups of tiles, conv_width + 1, dim): sums over a group's tokens
   const void* run_index;                  // of each token, as the field `map` says; see run_index.cuh
   const int* slot;                        // (batch, seqlen): which state, -1 for padding; of map = positions only
   const SequenceItem* stretches;          // in the order of their first token

@@ -5,20 +5,29 @@
 // The filter and the inputs before the current token, as both directions of conv1d_pack keep them in registers.
 constexpr int HISTORY = CONV_WIDTH > 1 ? CONV_WIDTH - 1 : 1;
 
-// weight[k] meets the input at distance k, so the columns are taken from the last to the first.
-__device__ __forceinline__ void load_filter(const ConvArguments& args, int64 channel,
-                                            float (&weight)[CONV_WIDTH][VECTOR], float (&bias)[VECTOR]) {
+// weight[k] meets the input at distance k.
+struct Filter {
+  float weight[CONV_WIDTH][VECTOR], bias[VECTOR];
+};
+
+// The weights of VECTOR channels lie side by side, CONV_WIDTH a channel, the one for the oldest input first.
+__device__ __forceinline__ void load_filter(const ConvArguments& args, int64 channel, Filter& filter) {
+  const Element* from = static_cast<const Element*>(args.weight) + channel * CONV_WIDTH;
+  float weights[CONV_WIDTH][VECTOR];
+#pragma unroll
+  for (int n = 0; n < CONV_WIDTH; ++n) load_pack(from + n * VECTOR, weights[n]);
 #pragma unroll
   for (int v = 0; v < VECTOR; ++v) {
-    const Element* row = static_cast<const Element*>(args.weight) + (channel + v) * CONV_WIDTH;
+    filter.bias[v] = 0.0f;
 #pragma unroll
-    for (int k = 0; k < CONV_WIDTH; ++k) weight[k][v] = to_float(row[CONV_WIDTH - 1 - k]);
-#if HAS_BIAS
-    bias[v] = to_float(static_cast<const Element*>(args.bias)[channel + v]);
-#else
-    bias[v] = 0.0f;
-#endif
+    for (int k = 0; k < CONV_WIDTH; ++k) {
+      int at = v * CONV_WIDTH + CONV_WIDTH - 1 - k;
+      filter.weight[k][v] = weights[at / VECTOR][at % VECTOR];
+    }
   }
+#if HAS_BIAS
+  load_pack(static_cast<const Element*>(args.bias) + channel, filter.bias);
+#endif
 }
 
 #if HAS_INITIAL_STATES && CONV_WIDTH > 1
@@ -49,41 +58,65 @@ __device__ __forceinline__ void start_run(const ConvArguments& args, int64 row, 
   }
 }
 
-// The inputs before token t of a row: those of its run that are in the row, else the initial state, else zero.
+// The inputs before token t of a row: those of its run that are in the row, else the initial state, else zero. What is
+// not of its run is loaded too, so that no load has to wait for another.
 __device__ __forceinline__ void load_past(const ConvArguments& args, int64 row, int64 t, int64 channel,
                                           float (&past)[HISTORY][VECTOR]) {
   int i = run_index(args, row, t);
-#if HAS_INITIAL_STATES && CONV_WIDTH > 1
-  int64 slot = slot_of(args, row, t);
-#endif
+  Pack before[HISTORY] = {};
+#pragma unroll
+  for (int k = 0; k < CONV_WIDTH - 1; ++k) {
+    if (t > k) before[k] = load_pack(element_at(args.x, row, t - (k + 1), channel));
+  }
 #pragma unroll
   for (int k = 0; k < HISTORY; ++k) {
+    unpack(before[k], past[k]);
 #pragma unroll
-    for (int v = 0; v < VECTOR; ++v) past[k][v] = 0.0f;
-    int distance = k + 1;
-    if (distance <= i && distance < CONV_WIDTH) {
-      load_pack(element_at(args.x, row, t - distance, channel), past[k]);
-    }
+    for (int v = 0; v < VECTOR; ++v) past[k][v] = k < i ? past[k][v] : 0.0f;
+  }
 #if HAS_INITIAL_STATES && CONV_WIDTH > 1
-    if (i >= 0 && distance > i) {
+  if (i < 0 || i >= HISTORY) return;
+  int64 slot = slot_of(args, row, t);
 #pragma unroll
-      for (int v = 0; v < VECTOR; ++v) {
-        past[k][v] = initial_state(args, slot, channel + v, CONV_WIDTH - 1 - (distance - i));
-      }
+  for (int k = 0; k < HISTORY; ++k) {
+    if (k < i) continue;
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) {
+      past[k][v] = initial_state(args, slot, channel + v, CONV_WIDTH - 1 - (k + 1 - i));
     }
+  }
 #endif
+}
+
+// LOAD_TOKENS tokens from token t on are loaded together, so that many bytes are under way. Only `left` of them are
+// there; others are padding.
+__device__ __forceinline__ void load_run_index(const ConvArguments& args, int64 row, int64 t, int left,
+                                               int (&index)[LOAD_TOKENS]) {
+#pragma unroll
+  for (int j = 0; j < LOAD_TOKENS; ++j) index[j] = j < left ? run_index(args, row, t + j) : -1;
+}
+__device__ __forceinline__ void load_packs(const View3& view, int64 row, int64 t, int left, int64 channel,
+                                           Pack (&packs)[LOAD_TOKENS]) {
+  if (left >= LOAD_TOKENS) {
+#pragma unroll
+    for (int j = 0; j < LOAD_TOKENS; ++j) packs[j] = load_pack(element_at(view, row, t + j, channel));
+  } else {
+#pragma unroll
+    for (int j = 0; j < LOAD_TOKENS; ++j) {
+      packs[j] = Pack{};
+      if (j < left) packs[j] = load_pack(element_at(view, row, t + j, channel));
+    }
   }
 }
 
 // y = bias + sum over k of weight[k] * (input at distance k)
-__device__ __forceinline__ void convolve(const float (&weight)[CONV_WIDTH][VECTOR], const float (&bias)[VECTOR],
-                                         const float (&x)[VECTOR], const float (&past)[HISTORY][VECTOR],
-                                         float (&y)[VECTOR]) {
+__device__ __forceinline__ void convolve(const Filter& filter, const float (&x)[VECTOR],
+                                         const float (&past)[HISTORY][VECTOR], float (&y)[VECTOR]) {
 #pragma unroll
   for (int v = 0; v < VECTOR; ++v) {
-    y[v] = fused_multiply_add(weight[0][v], x[v], bias[v]);
+    y[v] = fused_multiply_add(filter.weight[0][v], x[v], filter.bias[v]);
 #pragma unroll
-    for (int k = 1; k < CONV_WIDTH; ++k) y[v] = fused_multiply_add(weight[k][v], past[k - 1][v], y[v]);
+    for (int k = 1; k < CONV_WIDTH; ++k) y[v] = fused_multiply_add(filter.weight[k][v], past[k - 1][v], y[v]);
   }
 }
 

@@ -1,8 +1,12 @@
 #pragma once
 #include "parameters.cuh"
 #include "primitives.cuh"
-// Sums over the LANES neighbouring lanes that share a channel.
-//
+// Sums over the LANES lanes of a warp that share a channel. They stand WARP_CHANNELS apart, so that the channels of a warp
+// are neighbours; `lane` numbers them 0, 1, ...
+constexpr int WARP_CHANNELS = 32 / LANES;  // that a warp takes at once
+__device__ __forceinline__ int state_lane() { return int(threadIdx.x) % 32 / WARP_CHANNELS; }
+__device__ __forceinline__ int warp_channel() { return int(threadIdx.x) % WARP_CHANNELS; }
+
 // Each lane brings COUNT addends, one for each of COUNT sums. In a step, lanes whose numbers differ in one bit split the
 // sums between them: each passes on the addends of the half it gives up. Once one sum is left, lanes exchange it.
 // COUNT + log2 adds instead of COUNT * log2, by a fixed tree.
@@ -15,7 +19,7 @@ struct LaneSum {
     for (int i = 0; i < HALF; ++i) {
       float keep = upper ? value[i + HALF] : value[i];
       float give = upper ? value[i] : value[i + HALF];
-      value[i] = keep + shuffle_xor(give, MASK);
+      value[i] = keep + shuffle_xor(give, MASK * WARP_CHANNELS);
     }
     LaneSum<HALF, MASK / 2>::run(value, lane);
   }
@@ -27,7 +31,7 @@ struct LaneSum {
 template <int MASK>
 struct LaneSum<1, MASK> {
   static __device__ __forceinline__ void run(float* value, int lane) {
-    value[0] += shuffle_xor(value[0], MASK);
+    value[0] += shuffle_xor(value[0], MASK * WARP_CHANNELS);
     LaneSum<1, MASK / 2>::run(value, lane);
   }
   static __device__ __forceinline__ int first(int) { return 0; }

@@ -27,45 +27,46 @@ __device__ __forceinline__ Element from_float(float x) {
 #endif
 
 // VECTOR neighbouring elements, moved by one access. The address must be a multiple of their size.
-#if DTYPE == FP32
-struct alignas(4 * VECTOR) Pack {
-  Element element[VECTOR];
+#if DTYPE != FP32 && VECTOR == 1
+struct Pack {
+  Element element;
 };
-__device__ __forceinline__ void load_pack(const Element* from, float (&x)[VECTOR]) {
-  Pack pack = *reinterpret_cast<const Pack*>(from);
-#pragma unroll
-  for (int i = 0; i < VECTOR; ++i) x[i] = pack.element[i];
-}
-__device__ __forceinline__ void store_pack(Element* to, const float (&x)[VECTOR]) {
-  Pack pack;
-#pragma unroll
-  for (int i = 0; i < VECTOR; ++i) pack.element[i] = x[i];
-  *reinterpret_cast<Pack*>(to) = pack;
-}
-#elif VECTOR == 1
-__device__ __forceinline__ void load_pack(const Element* from, float (&x)[1]) { x[0] = to_float(*from); }
+__device__ __forceinline__ void unpack(const Pack& pack, float (&x)[1]) { x[0] = to_float(pack.element); }
 __device__ __forceinline__ void store_pack(Element* to, const float (&x)[1]) { *to = from_float(x[0]); }
 #else
-struct alignas(2 * VECTOR) Pack {
-  uint32 word[VECTOR / 2];
+constexpr int PACK_WORDS = VECTOR * int(sizeof(Element)) / 4;
+struct alignas(4 * PACK_WORDS) Pack {
+  uint32 word[PACK_WORDS];
 };
-__device__ __forceinline__ void load_pack(const Element* from, float (&x)[VECTOR]) {
-  Pack pack = *reinterpret_cast<const Pack*>(from);
+__device__ __forceinline__ void unpack(const Pack& pack, float (&x)[VECTOR]) {
 #pragma unroll
-  for (int i = 0; i < VECTOR / 2; ++i) {
+  for (int i = 0; i < PACK_WORDS; ++i) {
+#if DTYPE == FP32
+    x[i] = bits_to_float(pack.word[i]);
+#else
     x[2 * i] = to_float(Element(pack.word[i]));
     x[2 * i + 1] = to_float(Element(pack.word[i] >> 16));
+#endif
   }
 }
 __device__ __forceinline__ void store_pack(Element* to, const float (&x)[VECTOR]) {
-  Pack pack;
+  uint32 word[PACK_WORDS];
 #pragma unroll
-  for (int i = 0; i < VECTOR / 2; ++i) {
-    pack.word[i] = uint32(from_float(x[2 * i])) | uint32(from_float(x[2 * i + 1])) << 16;
+  for (int i = 0; i < PACK_WORDS; ++i) {
+#if DTYPE == FP32
+    word[i] = float_to_bits(x[i]);
+#elif CONVERT == NATIVE
+    word[i] = float_to_half_pair(x[2 * i], x[2 * i + 1]);
+#else
+    word[i] = uint32(from_float(x[2 * i])) | uint32(from_float(x[2 * i + 1])) << 16;
+#endif
   }
-  *reinterpret_cast<Pack*>(to) = pack;
+  store_words(to, word);
 }
 #endif
+// As it stands in memory, for loads that are to be under way before the first of them is waited for.
+__device__ __forceinline__ Pack load_pack(const Element* from) { return *reinterpret_cast<const Pack*>(from); }
+__device__ __forceinline__ void load_pack(const Element* from, float (&x)[VECTOR]) { unpack(load_pack(from), x); }
 
 // Where an element of an activation stands. The layout says which stride is 1.
 __device__ __forceinline__ int64 offset_of(const View3& view, int64 row, int64 token, int64 channel) {

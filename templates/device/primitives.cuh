@@ -14,6 +14,20 @@ __device__ __forceinline__ char* shared_memory() {
 __device__ __forceinline__ void sync_block() { __syncthreads(); }
 // The value of `x` in the lane whose number differs by `mask`; all 32 lanes take part.
 __device__ __forceinline__ float shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
+// The lanes of a warp wait for each other; writes before are seen after.
+__device__ __forceinline__ void sync_warp() { __syncwarp(); }
+// Copies BYTES (4, 8 or 16, both addresses multiples of it) from global to shared memory while the thread goes on.
+template <int BYTES>
+__device__ __forceinline__ void copy_async(void* to, const void* from) {
+  uint32 shared = uint32(__cvta_generic_to_shared(to));
+  if constexpr (BYTES == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(from), "n"(BYTES) : "memory");
+  }
+}
+// The thread waits for all its copies; other threads see them after a barrier.
+__device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 // 2^x, relative error 2^-22; results below 2^-126 are 0.
 __device__ __forceinline__ float exp2_flush(float x) {
   float y;
@@ -50,6 +64,28 @@ __device__ __forceinline__ uint32 float_to_bits(float x) {
   asm("mov.b32 %0, %1;" : "=r"(y) : "f"(x));
   return y;
 }
+// A sum of products by the tensor cores: sums(16 x 8) += a(16 x 8) * b(8 x 8), factors cut to tf32 (11 significant bits).
+// With lane = 4 * g + c, a lane gives a0 = a[g, c], a1 = a[g + 8, c], a2 = a[g, c + 4], a3 = a[g + 8, c + 4] and
+// b0 = b[c, g], b1 = b[c + 4, g], and holds sums[g, 2c], sums[g, 2c + 1], sums[g + 8, 2c], sums[g + 8, 2c + 1].
+__device__ __forceinline__ void matrix_sum(float (&sums)[4], float a0, float a1, float a2, float a3, float b0, float b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(float_to_bits(a0)), "r"(float_to_bits(a1)), "r"(float_to_bits(a2)), "r"(float_to_bits(a3)),
+        "r"(float_to_bits(b0)), "r"(float_to_bits(b1)));
+}
+// Neighbouring words of global memory by one access; the copy of a struct would be split into one access a word. The
+// address must be a multiple of their size.
+__device__ __forceinline__ void store_words(void* to, const uint32 (&word)[1]) { *static_cast<uint32*>(to) = word[0]; }
+__device__ __forceinline__ void store_words(void* to, const uint32 (&word)[2]) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" : : "l"(to), "r"(word[0]), "r"(word[1]) : "memory");
+}
+__device__ __forceinline__ void store_words(void* to, const uint32 (&word)[4]) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
+               :
+               : "l"(to), "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3])
+               : "memory");
+}
 #if DTYPE == FP16
 __device__ __forceinline__ float fp16_to_float(uint16 x) {
   float y;
@@ -66,6 +102,18 @@ __device__ __forceinline__ uint16 float_to_fp16(float x) {
 __device__ __forceinline__ uint16 float_to_bf16(float x) {
   uint16 y;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
+  return y;
+}
+#endif
+#if CONVERT == NATIVE && DTYPE != FP32
+// Two values, rounded to nearest even, in the lower and the upper half of a word.
+__device__ __forceinline__ uint32 float_to_half_pair(float low, float high) {
+  uint32 y;
+#if DTYPE == FP16
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+#else
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+#endif
   return y;
 }
 #endif

@@ -16,6 +16,10 @@ struct HostThread {
   char* shared;                                                 // dynamic shared memory of the block
   void (*sync_block)(HostThread*);                              // returns once every thread of the block has called it
   unsigned (*exchange)(HostThread*, unsigned value, int lane);  // warp collective: the value given by another lane
+  // Warp collective of all 32 lanes: what they give, (32, 6), to be read before the next one.
+  const unsigned* (*gather)(HostThread*, const unsigned (&values)[6]);
+  void (*copy_async)(HostThread*, void* to, const void* from, unsigned bytes);  // lands now or at wait_copies
+  void (*wait_copies)(HostThread*);
 };
 extern "C" {
 thread_local HostThread* packjit_thread = nullptr;
@@ -41,6 +45,25 @@ inline float shuffle_xor(float x, int mask) {
   int lane = int(threadIdx.x & 31) ^ mask;
   return bits_to_float(packjit_thread->exchange(packjit_thread, float_to_bits(x), lane));
 }
+inline void sync_warp() { packjit_thread->exchange(packjit_thread, 0, int(threadIdx.x & 31)); }
+template <int BYTES>
+inline void copy_async(void* to, const void* from) {
+  packjit_thread->copy_async(packjit_thread, to, from, BYTES);
+}
+inline void wait_copies() { packjit_thread->wait_copies(packjit_thread); }
+inline float tf32(uint32 bits) { return bits_to_float(bits & 0xffffe000u); }
+inline void matrix_sum(float (&sums)[4], float a0, float a1, float a2, float a3, float b0, float b1) {
+  const unsigned given[6] = {float_to_bits(a0), float_to_bits(a1), float_to_bits(a2),
+                             float_to_bits(a3), float_to_bits(b0), float_to_bits(b1)};
+  const unsigned* lanes = packjit_thread->gather(packjit_thread, given);
+  int g = int(threadIdx.x & 31) / 4, c = int(threadIdx.x & 31) % 4;
+  for (int r = 0; r < 4; ++r) {
+    for (int k = 0; k < 8; ++k) {
+      float a = tf32(lanes[(4 * g + k % 4) * 6 + k / 4 * 2 + r / 2]);
+      sums[r] += a * tf32(lanes[(4 * (2 * c + r % 2) + k % 4) * 6 + 4 + k / 4]);
+    }
+  }
+}
 inline float exp2_flush(float x) {
   float y = __builtin_exp2f(x);
   return y < 0x1p-126f ? 0.0f : y;
@@ -48,6 +71,10 @@ inline float exp2_flush(float x) {
 inline float exp2_full(float x) { return __builtin_exp2f(x); }
 inline float reciprocal(float x) { return 1.0f / x; }
 inline float fused_multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+template <int COUNT>
+inline void store_words(void* to, const uint32 (&word)[COUNT]) {
+  for (int i = 0; i < COUNT; ++i) static_cast<uint32*>(to)[i] = word[i];
+}
 #if DTYPE == FP16
 // In integers, because not every host compiler has a half type.
 inline float fp16_to_float(uint16 x) {
@@ -79,5 +106,14 @@ inline uint16 float_to_bf16(float x) {
   uint32 bits = float_to_bits(x);
   uint32 rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   return uint16(x == x ? rounded : 0x7fffu);
+}
+#endif
+#if CONVERT == NATIVE && DTYPE != FP32
+inline uint32 float_to_half_pair(float low, float high) {
+#if DTYPE == FP16
+  return uint32(float_to_fp16(low)) | uint32(float_to_fp16(high)) << 16;
+#else
+  return uint32(float_to_bf16(low)) | uint32(float_to_bf16(high)) << 16;
+#endif
 }
 #endif

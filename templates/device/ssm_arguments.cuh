@@ -11,7 +11,7 @@ struct SsmArguments {
   const float *dfinal_states;             // the same shape
   float *final_states, *dinitial_states;  // the same shape
   float *dA, *dD, *ddelta_bias;           // (dim, d_state), (dim), (dim)
-  float* checkpoints;                     // states before each tile of each sequence
+  float* checkpoints;                     // (n_checkpoints, dim, d_state): states inside sequences, see checkpoint_place
   float* partial_bc;                      // dB and dC, summed over one block's channels
   float* partial_channels;                // dA, dD and ddelta_bias, summed over one block's tokens
   const int* run_index;                   // (batch, seqlen): index inside the run, -1 for padding

@@ -4,7 +4,7 @@
 #include "ssm_arguments.cuh"
 // What the scans share: how a block's threads divide channels and states, and how a tile of tokens is staged in shared memory.
 //
-// LANES neighbouring threads share a channel; each holds STATES of its states in registers. A sequence is walked tile by
+// LANES threads of a warp share a channel; each holds STATES of its states in registers. A sequence is walked tile by
 // tile. Tokens and channels that do not exist are staged so that they change nothing: dt = 0 gives exp(dt * A) = 1, and
 // dt * u = 0 adds nothing.
 constexpr int STATES = (D_STATE + LANES - 1) / LANES;
@@ -22,6 +22,10 @@ __device__ __forceinline__ float* take_floats(float*& next, int count) {
   float* array = next;
   next += (count + 3) / 4 * 4;
   return array;
+}
+
+__device__ __forceinline__ Element* take_elements(float*& next, int count) {
+  return reinterpret_cast<Element*>(take_floats(next, (count * int(sizeof(Element)) + 3) / 4));
 }
 
 // COUNT neighbouring floats in shared memory, by the widest accesses that their number allows.
@@ -62,22 +66,62 @@ __device__ __forceinline__ void store_floats(float* to, const float (&x)[COUNT])
   }
 }
 
-// The channels of a block all read the same B and C: blocks are laid out group after group.
+// The same to global memory.
+template <int COUNT>
+__device__ __forceinline__ void store_global_floats(float* to, const float (&x)[COUNT]) {
+  constexpr int WIDTH = COUNT % 4 == 0 ? 4 : 1;
+#pragma unroll
+  for (int i = 0; i < COUNT; i += WIDTH) {
+    uint32 word[WIDTH];
+#pragma unroll
+    for (int j = 0; j < WIDTH; ++j) word[j] = float_to_bits(x[i + j]);
+    store_words(to + i, word);
+  }
+}
+
+// The channels of a block all read the same B and C: blocks are laid out group after group. Where a group has more channels
+// than its blocks take at once, each block goes on by the number of blocks.
 struct ChannelRange {
-  int64 group, begin, end;
+  int64 group, begin, end, group_end;
 };
+__device__ __forceinline__ ChannelRange channels_from(int64 group, int64 begin, int64 group_end, int channels) {
+  return {group, begin, begin + channels < group_end ? begin + channels : group_end, group_end};
+}
 __device__ __forceinline__ ChannelRange block_channels(const SsmArguments& args, int channels) {
 #if GROUPS == MANY
   int64 per_group = args.dim / args.groups;
   int64 group = blockIdx.x / args.blocks_per_group;
-  int64 begin = group * per_group + blockIdx.x % args.blocks_per_group * channels;
-  int64 group_end = (group + 1) * per_group;
+  return channels_from(group, group * per_group + blockIdx.x % args.blocks_per_group * channels, (group + 1) * per_group,
+                       channels);
 #else
-  int64 group = 0;
-  int64 begin = int64(blockIdx.x) * channels;
-  int64 group_end = args.dim;
+  return channels_from(0, int64(blockIdx.x) * channels, args.dim, channels);
 #endif
-  return {group, begin, begin + channels < group_end ? begin + channels : group_end};
+}
+__device__ __forceinline__ ChannelRange next_channels(const SsmArguments& args, int channels, const ChannelRange& range) {
+  return channels_from(range.group, range.begin + args.blocks_per_group * channels, range.group_end, channels);
+}
+
+// Where the forward stores states for the backward (checkpoints), it does so after so many tokens of a sequence: 16, or more where
+// that would take more than 32 bytes a token and channel. As checkpoint_interval() in generator/ssm_pack.cpp.
+constexpr int CHECKPOINT_INTERVAL = D_STATE <= 128 ? 16 : D_STATE <= 256 ? 32 : 64;
+
+// The states of a channel before token `base` > 0 of a sequence, a multiple of `interval`. A sequence that begins at token f of all
+// tokens has its first one at f / interval; since one of n tokens has at most (n - 1) / interval of them, the next sequence's are
+// behind.
+__device__ __forceinline__ float* checkpoint_place(const SsmArguments& args, const SequenceItem& item, int base, int interval,
+                                                   int64 channel) {
+  int64 first_token = item.row * args.seqlen + item.start;
+  int64 place = first_token / interval + base / interval - 1;
+  return args.checkpoints + (place * args.dim + channel) * D_STATE;
+}
+
+__device__ __forceinline__ void store_checkpoint(float* place, int lane, bool exists, const float (&h)[STATES]) {
+  if (!exists) return;
+  if constexpr (PADDED_STATES == D_STATE) return store_global_floats(place + lane * STATES, h);
+#pragma unroll
+  for (int s = 0; s < STATES; ++s) {
+    if (lane * STATES + s < D_STATE) place[lane * STATES + s] = h[s];
+  }
 }
 
 constexpr float MOST_FLOAT = 3.402823466e38f;  // the largest finite value
@@ -120,30 +164,76 @@ __device__ __forceinline__ float step_size(float biased) {
 struct TilePlace {
   int token, channel;  // inside the tile, inside the block
 };
-__device__ __forceinline__ TilePlace tile_place(int index, int channels) {
+__device__ __forceinline__ TilePlace tile_place(unsigned index, unsigned channels) {
 #if LAYOUT == CHANNEL_MAJOR
-  return {index % TILE_TOKENS, index / TILE_TOKENS * VECTOR};
+  return {int(index % TILE_TOKENS), int(index / TILE_TOKENS * VECTOR)};
 #else
-  int packs = channels / VECTOR;
-  return {index / packs, index % packs * VECTOR};
+  unsigned packs = channels / VECTOR;
+  return {int(index / packs), int(index % packs * VECTOR)};
 #endif
 }
 
-// B and C of a tile's tokens as fp32 (TILE_TOKENS, PADDED_STATES) in shared memory, 0 where there is no token or state.
-__device__ __forceinline__ void stage_b_and_c(const SsmArguments& args, const SequenceItem& item, int base, int64 group,
-                                              float* b, float* c) {
-  for (int k = threadIdx.x; k < TILE_TOKENS * PADDED_STATES; k += BLOCK) {
-    int t = base + k / PADDED_STATES, n = k % PADDED_STATES;
-    float b_value = 0.0f, c_value = 0.0f;
-    if (t < item.length && n < D_STATE) {
-      int64 token = int64(item.start) + t;
-      b_value = to_float(static_cast<const Element*>(args.B.data)[item.row * args.B.batch + token * args.B.token +
-                                                                  group * args.B.group + n * args.B.state]);
-      c_value = to_float(static_cast<const Element*>(args.C.data)[item.row * args.C.batch + token * args.C.token +
-                                                                  group * args.C.group + n * args.C.state]);
+// Inputs come in two steps, so that memory works while the tile before is computed: fetch_... asks for what this very thread
+// will stage_... once it has waited for its copies. In between nobody else looks at the copies.
+template <int BYTES>
+__device__ __forceinline__ void fetch(void* to, const void* from) {
+#if COPIES == ASYNC
+  if constexpr (BYTES >= 4) return copy_async<BYTES>(to, from);
+#endif
+  struct alignas(BYTES) Bytes {
+    char byte[BYTES];
+  };
+  *static_cast<Bytes*>(to) = *static_cast<const Bytes*>(from);
+}
+
+// B or C of a tile's tokens as fp32 (TILE_TOKENS, PADDED_STATES) in shared memory, 0 where there is no token or state. A thread
+// takes STATE_PACK neighbouring states of a token, by one access where memory allows; half of the block takes B, the other C.
+constexpr int STATE_PACK = D_STATE % 4 == 0 && PADDED_STATES == D_STATE ? 4 : 1;
+constexpr unsigned HALF_BLOCK = BLOCK / 2;
+constexpr unsigned STATE_PACKS = PADDED_STATES / STATE_PACK;
+constexpr unsigned STATE_ROUNDS = (TILE_TOKENS * STATE_PACKS + HALF_BLOCK - 1) / HALF_BLOCK;
+constexpr int FETCHED_STATES = STATE_ROUNDS * BLOCK * STATE_PACK;  // elements that the block fetches of B and C
+struct alignas(STATE_PACK * sizeof(Element)) StatePack {
+  Element element[STATE_PACK];
+};
+__device__ __forceinline__ void fetch_states(const View4& view, const SequenceItem& item, int base, int64 group, StatePack* to) {
+#pragma unroll 1
+  for (unsigned round = 0; round < STATE_ROUNDS; ++round) {
+    unsigned k = round * HALF_BLOCK + threadIdx.x % HALF_BLOCK;
+    int t = base + int(k / STATE_PACKS), n = int(k % STATE_PACKS * STATE_PACK);
+    if (k >= TILE_TOKENS * STATE_PACKS || t >= item.length || n >= D_STATE) continue;
+    const Element* from = static_cast<const Element*>(view.data) + item.row * view.batch +
+                          (int64(item.start) + t) * view.token + group * view.group + n * view.state;
+    StatePack* place = to + round * BLOCK + threadIdx.x;
+    if (view.state == 1 && reinterpret_cast<unsigned long long>(from) % sizeof(StatePack) == 0) {
+      fetch<sizeof(StatePack)>(place, from);
+    } else {
+#pragma unroll
+      for (int i = 0; i < STATE_PACK; ++i) place->element[i] = from[i * view.state];
     }
-    b[k] = b_value;
-    c[k] = c_value;
+  }
+}
+__device__ __forceinline__ void fetch_b_and_c(const SsmArguments& args, const SequenceItem& item, int base, int64 group,
+                                              StatePack* to) {
+  if (threadIdx.x < HALF_BLOCK) {
+    fetch_states(args.B, item, base, group, to);
+  } else {
+    fetch_states(args.C, item, base, group, to);
+  }
+}
+__device__ __forceinline__ void stage_b_and_c(const SequenceItem& item, int base, const StatePack* fetched, float* b, float* c) {
+  float* to = threadIdx.x < HALF_BLOCK ? b : c;
+#pragma unroll 1
+  for (unsigned round = 0; round < STATE_ROUNDS; ++round) {
+    unsigned k = round * HALF_BLOCK + threadIdx.x % HALF_BLOCK;
+    if (k >= TILE_TOKENS * STATE_PACKS) break;
+    float value[STATE_PACK] = {};
+    if (base + int(k / STATE_PACKS) < item.length && int(k % STATE_PACKS) * STATE_PACK < D_STATE) {
+      StatePack pack = fetched[round * BLOCK + threadIdx.x];
+#pragma unroll
+      for (int i = 0; i < STATE_PACK; ++i) value[i] = to_float(pack.element[i]);
+    }
+    store_floats(to + k * STATE_PACK, value);
   }
 }
 

@@ -192,6 +192,24 @@ TEST_P(KnownFaults, K12_boundaries_ignored_for_one_layout) {
   }
 }
 
+/// A batch of tokens may end before, on or behind a boundary, the tile's end and the row's end.
+TEST_P(KnownFaults, K13_convolutions_that_load_any_number_of_tokens_together) {
+  const decltype(Case::config) configs[] = {
+      {{"load_tokens", "1"}, {"tile_tokens", "1"}, {"block_tiles", "128"}, {"vector", "1"}},
+      {{"load_tokens", "3"}, {"tile_tokens", "7"}, {"block_tiles", "2"}, {"vector", "2"}},
+      {{"load_tokens", "2"}, {"tile_tokens", "24"}, {"block_tiles", "8"}, {"vector", "4"}, {"prefetch", "off"}},
+      {{"load_tokens", "16"}, {"tile_tokens", "5"}, {"block_tiles", "1"}, {"vector", "4"}},
+  };
+  for (const Operator op : {Operator::conv1d_pack_fwd, Operator::conv1d_pack_bwd}) {
+    for (const auto& config : configs) {
+      Case c = with_states(small(op, {{5, 40, -3, 6}, {1, 1, 2, 50}}));
+      c.dim = 12;
+      c.config = config;
+      expect_oracle_and_padded(c);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Host, KnownFaults, testing::Values("host"));
 INSTANTIATE_TEST_SUITE_P(Cuda, KnownFaults, testing::Values("cuda"));
 

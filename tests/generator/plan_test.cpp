@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <stdexcept>
+#include <tuple>
+
 #include "database/builtin_config.hpp"
 #include "generator/operators.hpp"
 
@@ -36,6 +39,52 @@ TEST(Plan, SecondGridDimensionIsFolded) {
   const Spec spec(Operator::ssm_pack_fwd);
   const Plan p = plan(spec, builtin_config(spec, "sm_90"), problem(100'000, 8, 100'000));
   EXPECT_EQ(p.launches[0].grid_y, 65'535u);
+}
+
+TEST(Plan, ConvolutionBlocksHaveSeveralTilesWhoseSumsAreAddedThere) {
+  const Spec spec(Operator::conv1d_pack_bwd);
+  Config config(Operator::conv1d_pack_bwd);
+  for (const auto& [field, value] : {std::pair{"block", 128}, {"block_tiles", 4}, {"tile_tokens", 64}, {"vector", 4}}) {
+    config.values.set(field, value);
+  }
+  // 16 tiles are 4 groups; 32 threads of a tile have 128 channels.
+  const Plan p = plan(spec, config, problem(1000, 256, 7));
+  ASSERT_EQ(p.launches.size(), 2u);
+  EXPECT_EQ(p.launches[0].grid_x, 2u);
+  EXPECT_EQ(p.launches[0].grid_y, 4u);
+  EXPECT_EQ(p.launches[0].shared_bytes, 10'240u);  // five sums for each of four channels of 128 threads
+  EXPECT_EQ(p.workspace_bytes, 20'480);            // five sums for each of 256 channels and 4 groups
+  EXPECT_EQ(p.launches[1].grid_x, 40u);            // 1280 sums, 32 a block
+  EXPECT_EQ(p.launches[1].block, 256u);
+
+  config.values.set("block_tiles", 256);
+  EXPECT_THROW(check_pair(spec, config), std::invalid_argument);
+  config.values.set("block_tiles", 1);
+  EXPECT_EQ(plan(spec, config, problem(1000, 256, 7)).launches[0].shared_bytes, 0u);
+}
+
+TEST(Plan, ConvolutionGridOfTheChannelMajorLayoutHasTokensFirst) {
+  Spec spec(Operator::conv1d_pack_fwd);
+  spec.values.set_text("layout", "channel-major");
+  Config config = builtin_config(spec, "sm_90");
+  config.values.set("block", 64);
+  config.values.set("block_tiles", 32);
+  config.values.set("tile_tokens", 16);
+  const Plan p = plan(spec, config, problem(1000, 75'001, 7));
+  EXPECT_EQ(p.launches[0].grid_x, 2u);       // 63 tiles, 32 a block
+  EXPECT_EQ(p.launches[0].grid_y, 37'501u);  // two channels a block
+}
+
+TEST(Plan, ShortConvolutionsFitIntoOneRoundOfThreads) {
+  const Workload short_work{4096, 1, 4096}, long_work{32'768, 1, 4096};
+  for (const auto& [op, threads, longest] :
+       {std::tuple{Operator::conv1d_pack_fwd, 132 * 896, 64}, {Operator::conv1d_pack_bwd, 132 * 384, 128}}) {
+    const Spec spec(op);
+    const Config config = builtin_config(spec, "sm_90", short_work);
+    const KernelLaunch launch = plan(spec, config, problem(4096, 4096, 1)).launches[0];
+    EXPECT_LE(launch.grid_x * launch.grid_y * launch.block, static_cast<std::uint32_t>(threads));
+    EXPECT_EQ(builtin_config(spec, "sm_90", long_work).values["tile_tokens"], longest);
+  }
 }
 
 TEST(Plan, BackwardWorkspaceIsBoundedInTheNumberOfSequences) {

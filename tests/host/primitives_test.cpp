@@ -53,6 +53,20 @@ void narrow(Argument a) {
                                              0xfc00, 0x7fff, 0x8000, 0x3bff}));
 }
 
+TEST(HostPrimitives, PairsOfHalvesHaveTheFirstInTheLowerBits) {
+  const auto device = open_host_device();
+  const std::string text = host_source(R"(
+struct Argument { uint32* out; int n; };
+void pairs(Argument a) {
+  const uint32 word[4] = {float_to_half_pair(1.0f, -2.0f), float_to_half_pair(-0.0f, 65520.0f), 3, 4};
+  store_words(a.out, word);
+}
+)",
+                                       {"pairs"});
+  const auto out = run_kernel<std::uint32_t>(*device, text, {.entry = "pairs"}, 4);
+  EXPECT_EQ(out, (std::vector<std::uint32_t>{0xc0003c00, 0x7c008000, 3, 4}));
+}
+
 TEST(HostPrimitives, EveryHalfSurvivesTheWayThroughFloat) {
   const auto device = open_host_device();
   const std::string text = host_source(R"(

@@ -70,6 +70,9 @@ TEST_F(Gpu, DescribesItself) {
   EXPECT_GT(device->info().multiprocessors, 0);
   EXPECT_GE(device->info().shared_bytes_per_block, 48 * 1024);
   EXPECT_GT(device->info().memory_bytes, 1 << 30);
+  EXPECT_GE(device->info().l2_bytes, 512 * 1024);  // the smallest since sm_75
+  EXPECT_GT(device->info().clock_mhz, 500);
+  EXPECT_LT(device->info().clock_mhz, 5000);
 }
 
 TEST_F(Gpu, CopiesFillsAndRuns) {

@@ -379,6 +379,7 @@ class OperatorCall {
     sizes.history = conv_width - 1;
     RandomStream random(3, name_of(op));
     for (const TensorRule& rule : tensor_rules(op)) {
+      if (!rule.field.empty() && spec_.values[rule.field] == 0) continue;
       std::vector<std::int64_t> shape;
       for (const std::string_view symbol : shape_symbols(rule.shape)) shape.push_back(sizes[symbol]);
       Values values(static_cast<std::size_t>(count_of(shape)));

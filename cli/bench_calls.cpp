@@ -1,0 +1,75 @@
+#include "cli/bench_calls.hpp"
+
+#include <map>
+
+#include "generator/ssm_pack.hpp"
+
+namespace packjit {
+namespace {
+
+std::shared_ptr<const MappedSequences> map_of(Device& device, const BenchShape& shape) {
+  const SequenceMap map = build_sequence_map(boundaries_of(shape), shape.batch(), shape.seqlen);
+  return std::make_shared<const MappedSequences>(device, map);
+}
+
+}  // namespace
+
+Sizes bench_sizes(const OperatorChoices& choices, const BenchShape& shape) {
+  Sizes sizes;
+  sizes.batch = shape.batch();
+  sizes.seqlen = shape.seqlen;
+  sizes.dim = choices.dim;
+  sizes.groups = 1;
+  sizes.d_state = choices.d_state;
+  sizes.conv_width = choices.conv_width;
+  sizes.history = choices.conv_width - 1;
+  sizes.n_sequences = shape.sequences();
+  sizes.n_checkpoints = ssm_checkpoints(sizes);
+  return sizes;
+}
+
+Config config_for(const CallSetting& setting, const Spec& spec, const BenchShape& shape) {
+  const Workload work{shape.tokens(), shape.sequences(), setting.choices.dim};
+  return bench_config(spec, setting.device.info().arch, work, setting.settings);
+}
+
+PreparedCall whole_call(const CallSetting& setting, const Spec& spec, const BenchShape& shape,
+                        const BenchTensors& tensors) {
+  PreparedCall call{spec,
+                    config_for(setting, spec, shape),
+                    {},
+                    map_of(setting.device, shape),
+                    bench_sizes(setting.choices, shape),
+                    shape.real_tokens()};
+  for (int set = 0; set < tensors.sets(); ++set) call.tensors.push_back(tensors.views(spec, set));
+  specialise(call.spec, call.config, call.tensors.front());
+  return call;
+}
+
+std::vector<PreparedCall> calls_of_sequences(const CallSetting& setting, const Spec& spec, const BenchShape& shape,
+                                             const BenchTensors& tensors) {
+  std::map<std::int64_t, std::shared_ptr<const MappedSequences>> maps;  // by length
+  std::vector<TensorViews> whole;
+  whole.reserve(static_cast<std::size_t>(tensors.sets()));
+  for (int set = 0; set < tensors.sets(); ++set) whole.push_back(tensors.views(spec, set));
+  std::vector<PreparedCall> calls;
+  for (const SequencePlace& place : sequences_of(shape)) {
+    const BenchShape alone{"one", place.length, {{place.length}}};
+    std::shared_ptr<const MappedSequences>& map = maps[place.length];
+    if (map == nullptr) map = map_of(setting.device, alone);
+    PreparedCall call{spec, config_for(setting, spec, alone),    {},
+                      map,  bench_sizes(setting.choices, alone), place.length};
+    for (const TensorViews& views : whole) call.tensors.push_back(sequence_views(views, spec.op, place));
+    specialise(call.spec, call.config, call.tensors.front());
+    calls.push_back(std::move(call));
+  }
+  return calls;
+}
+
+void run_calls(Device& device, std::span<const PreparedCall> calls, std::size_t set, Buffer& workspace) {
+  for (const PreparedCall& call : calls) {
+    run_operator(device, call.spec, call.config, call.tensors[set], *call.sequences, workspace);
+  }
+}
+
+}  // namespace packjit
