@@ -86,7 +86,7 @@ Config conv_config(const Spec& spec, const Workload& work) {
   const int wanted = layout != Layout::token_major ? 1 : width <= 4 ? 4 : width <= 8 ? 2 : 1;
   config.values.set("vector", wanted);
   config.values.set("load_tokens", wanted == 4 ? 4 : 8);
-  // About 34 KiB of shared memory a block, so that registers and not they say how many blocks fit.
+  // 32 KiB of shared memory a block, so that registers and not they say how many blocks fit.
   const bool staged = backward && wanted == 4;
   if (staged) config.values.set("stages", spec.values["dtype"] == static_cast<int>(Dtype::fp32) ? 2 : 4);
   // Tokens lie side by side: so do the tiles of a warp.
@@ -109,6 +109,7 @@ Config conv_config(const Spec& spec, const Workload& work) {
 }  // namespace
 
 Config builtin_config(const Spec& spec, const std::string& arch, const Workload& work) {
+  if (spec.op == Operator::sequence_map) return Config(spec.op);
   Config config = is_scan(spec.op) ? scan_config(spec, work) : conv_config(spec, work);
   const int longest = kLongestAccess / static_cast<int>(size_of(static_cast<Dtype>(spec.values["dtype"])));
   config.values.set("vector", std::min(config.values["vector"], longest));

@@ -18,6 +18,7 @@ constexpr Field kSpecFields[] = {
     {"initial_states", 0, 1, 0, kSwitch, "each sequence begins with given history"},
     {"final_states", 0, 1, 0, kSwitch, "the last inputs of each sequence are an output"},
     kLayoutField,
+    kMapField,
 };
 constexpr Field kBlockField = {"block", 32, 1024, 128, {}, "threads of a block"};
 constexpr Field kLoadTokensField = {"load_tokens", 1, 16, 4, {}, "tokens that a thread loads together"};
@@ -76,13 +77,13 @@ std::uint32_t folded(std::int64_t blocks) {
 
 constexpr int kMostSharedBytes = 64 * 1024;  // what every architecture gives a block
 
-/// Of a block of the backward: x, dout and an index for each batch under way, and then in their place what its tiles
-/// exchange, the sums of each thread.
+/// Of a block of the backward: x and dout of the batches under way, and then in their place what its tiles exchange,
+/// the sums of each thread.
 int shared_bytes(const Spec& spec, const Config& config) {
-  constexpr int kIndex = sizeof(int), kSum = sizeof(float);
+  constexpr int kSum = sizeof(float);
   const int vector = config.values["vector"];
   const int pack = vector * static_cast<int>(size_of(static_cast<Dtype>(spec.values["dtype"])));
-  const int batches = config.values["stages"] * (2 * config.values["load_tokens"] * pack + kIndex);
+  const int batches = config.values["stages"] * 2 * config.values["load_tokens"] * pack;
   const int sums = config.values["block_tiles"] > 1 ? (spec.values["conv_width"] + 1) * vector * kSum : 0;
   return std::max(batches, sums) * config.values["block"];
 }

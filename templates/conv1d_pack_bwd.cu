@@ -22,10 +22,8 @@
 #if HAS_FINAL_STATES && CONV_WIDTH > 1
 // How many tokens follow token t in its run, counted up to W-1.
 __device__ __forceinline__ int run_tokens_left(const ConvArguments& args, int64 row, int64 t) {
-  const int* run_index = args.run_index + row * args.seqlen;
   int left = 0;
-  while (left < CONV_WIDTH - 1 && t + left + 1 < args.seqlen && run_index[t + left + 1] == run_index[t] + left + 1)
-    ++left;
+  while (left < CONV_WIDTH - 1 && t + left + 1 < args.seqlen && run_index(args, row, t + left + 1) > 0) ++left;
   return left;
 }
 
@@ -47,24 +45,24 @@ __device__ __forceinline__ float through_activation(float pre, float dout) {
 }
 
 // LOAD_TOKENS tokens as they stand in memory: those of the tile from its token `first` on, and those behind the tile
-// whose g its last tokens need. `last_index` is the index in its run of the last token; it counts only where all tokens
-// are in the tile.
+// whose g its last tokens need. `last_index` is the index in its run of the last token, or of the tile's last.
+__device__ __forceinline__ int last_index(const ConvArguments& args, const ConvTile& tile, int first) {
+  int last = first + LOAD_TOKENS < tile.tokens ? first + LOAD_TOKENS - 1 : tile.tokens - 1;
+  return run_index(args, tile.row, tile.begin + last);
+}
 #if STAGES > 0
 // Batches come through shared memory, STAGES of them under way. A thread reads only what it has copied itself, so it
 // waits for its own copies and for no other thread.
 struct Batch {
+  int last_index;
   Pack* packs;  // every BLOCK-th, first of x, then of dout
-  int* index;
   __device__ __forceinline__ Pack x(int j) const { return packs[j * BLOCK]; }
   __device__ __forceinline__ Pack dout(int j) const { return packs[(LOAD_TOKENS + j) * BLOCK]; }
-  __device__ __forceinline__ int last_index() const { return *index; }
 };
 constexpr int STAGE_PACKS = 2 * LOAD_TOKENS * BLOCK;
-__device__ __forceinline__ Batch batch_at(int first) {
-  Pack* packs = reinterpret_cast<Pack*>(shared_memory());
-  int* indices = reinterpret_cast<int*>(packs + STAGES * STAGE_PACKS);
+__device__ __forceinline__ Pack* packs_at(int first) {
   unsigned stage = unsigned(first) / LOAD_TOKENS % STAGES;
-  return {packs + stage * STAGE_PACKS + threadIdx.x, indices + stage * BLOCK + threadIdx.x};
+  return reinterpret_cast<Pack*>(shared_memory()) + stage * STAGE_PACKS + threadIdx.x;
 }
 
 // Where the token to be copied next stands.
@@ -84,32 +82,28 @@ __device__ __forceinline__ void copy_packs(const View3& view, const Element*& fr
     from += offset_of(view, 0, 1, 0);
   }
 }
-__device__ __forceinline__ void copy_batch(const ConvArguments& args, const ConvTile& tile, int first, const int* index,
-                                           Source& from) {
-  Batch batch = batch_at(first);
+__device__ __forceinline__ void copy_batch(const ConvArguments& args, const ConvTile& tile, int first, Source& from) {
+  Pack* packs = packs_at(first);
   int left = tile.tokens + tile.after - first;
   if (left >= LOAD_TOKENS) {
-    copy_packs(args.x, from.x, LOAD_TOKENS, batch.packs);
-    copy_packs(args.dout, from.dout, LOAD_TOKENS, batch.packs + LOAD_TOKENS * BLOCK);
-    copy_async<int(sizeof(int))>(batch.index, index + LOAD_TOKENS - 1);
+    copy_packs(args.x, from.x, LOAD_TOKENS, packs);
+    copy_packs(args.dout, from.dout, LOAD_TOKENS, packs + LOAD_TOKENS * BLOCK);
   } else if (left > 0) {
-    copy_packs(args.x, from.x, left, batch.packs);
-    copy_packs(args.dout, from.dout, left, batch.packs + LOAD_TOKENS * BLOCK);
+    copy_packs(args.x, from.x, left, packs);
+    copy_packs(args.dout, from.dout, left, packs + LOAD_TOKENS * BLOCK);
   }
   commit_copies();
 }
 #else
 struct Batch {
-  int loaded_index;
+  int last_index;
   Pack loaded_x[LOAD_TOKENS], loaded_dout[LOAD_TOKENS];
   __device__ __forceinline__ Pack x(int j) const { return loaded_x[j]; }
   __device__ __forceinline__ Pack dout(int j) const { return loaded_dout[j]; }
-  __device__ __forceinline__ int last_index() const { return loaded_index; }
 };
 __device__ __forceinline__ Batch load_batch(const ConvArguments& args, const ConvTile& tile, int first) {
   Batch batch;
-  int last = first + LOAD_TOKENS < tile.tokens ? first + LOAD_TOKENS - 1 : tile.tokens - 1;
-  batch.loaded_index = run_index(args, tile.row, tile.begin + last);
+  batch.last_index = last_index(args, tile, first);
   int left = tile.tokens + tile.after - first;
   load_packs(args.x, tile.row, tile.begin + first, left, tile.channel, batch.loaded_x);
   load_packs(args.dout, tile.row, tile.begin + first, left, tile.channel, batch.loaded_dout);
@@ -120,19 +114,26 @@ __device__ __forceinline__ Batch load_batch(const ConvArguments& args, const Con
 // The sums over tokens: the gradients of the weights of taps 0..W-1, then of the bias.
 constexpr int SUMS = CONV_WIDTH + 1;
 
-// dx[k] is the unfinished gradient of the token at distance k; `to` is where the next finished one goes; `index` is where
-// the batch's indices stand. PLAIN: all tokens of the batch are in the tile, and so are the W-1 before each, in its run.
+// dx[k] is the unfinished gradient of the token at distance k; `to` is where the next finished one goes. PLAIN: all
+// tokens of the batch are in the tile, and so are the W-1 before each, in its run.
 template <bool PLAIN>
-__device__ __forceinline__ void walk(const ConvArguments& args, const ConvTile& tile, int first, const int* index,
-                                     const Batch& batch,
+__device__ __forceinline__ void walk(const ConvArguments& args, const ConvTile& tile, int first, const Batch& batch,
                                      const Filter& filter, Element*& to, float (&past)[HISTORY][VECTOR],
                                      float (&dx)[CONV_WIDTH][VECTOR], float (&sums)[SUMS][VECTOR]) {
   // Beyond the row there is nothing to add; the walk goes on to finish the last tokens.
+#if STAGES == 0
+  int index[LOAD_TOKENS];
+  if (!PLAIN) load_run_index(args, tile.row, tile.begin + first, tile.tokens + tile.after - first, index);
+#endif
 #pragma unroll(PLAIN || STAGES == 0 ? LOAD_TOKENS : 1)
   for (int j = 0; j < LOAD_TOKENS; ++j) {
     int64 t = tile.begin + first + j;
     int i = CONV_WIDTH;
-    if (!PLAIN) i = first + j < tile.tokens + tile.after ? index[j] : -1;
+#if STAGES > 0
+    if (!PLAIN) i = first + j < tile.tokens + tile.after ? run_index(args, tile.row, t) : -1;
+#else
+    if (!PLAIN) i = index[j];
+#endif
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
 #pragma unroll
@@ -166,7 +167,7 @@ __device__ __forceinline__ void walk(const ConvArguments& args, const ConvTile& 
 #if HAS_FINAL_STATES && CONV_WIDTH > 1
       int64 finished = t - (CONV_WIDTH - 1);
       // The token at distance k from the end of its run is column W-2-k of the final state.
-      int64 slot = i < CONV_WIDTH - 1 ? args.slot[tile.row * args.seqlen + finished] : -1;
+      int64 slot = i < CONV_WIDTH - 1 ? slot_of(args, tile.row, finished) : -1;
       if (slot >= 0) {
         int left = run_tokens_left(args, tile.row, finished);
         if (left <= CONV_WIDTH - 2) {
@@ -222,12 +223,12 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) conv1d_pack_bwd(
     ConvTile tile = conv_tile(args, turn);
     float sums[SUMS][VECTOR] = {};
     if (tile.exists) {
-      const int* index = args.run_index + tile.row * args.seqlen + tile.begin;
 #if STAGES > 0
       Source from = {element_at(args.x, tile.row, tile.begin, tile.channel),
                      element_at(args.dout, tile.row, tile.begin, tile.channel)};
 #pragma unroll 1
-      for (int n = 0; n < STAGES * LOAD_TOKENS; n += LOAD_TOKENS) copy_batch(args, tile, n, index + n, from);
+      for (int n = 0; n < STAGES * LOAD_TOKENS; n += LOAD_TOKENS) copy_batch(args, tile, n, from);
+      int next_index = last_index(args, tile, 0);
 #else
       Batch next = load_batch(args, tile, 0);
 #endif
@@ -240,7 +241,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) conv1d_pack_bwd(
       int first = 0;
       do {
 #if STAGES > 0
-        Batch batch = batch_at(first);
+        Batch batch = {next_index, packs_at(first)};
+        next_index = last_index(args, tile, first + LOAD_TOKENS);
         wait_copies_but<STAGES - 1>();
 #else
         Batch batch = next;
@@ -248,19 +250,18 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) conv1d_pack_bwd(
         next = load_batch(args, tile, first + LOAD_TOKENS);
 #endif
 #endif
-        if (batch.last_index() >= LOAD_TOKENS + CONV_WIDTH - 2 && first >= CONV_WIDTH - 1 &&
+        if (batch.last_index >= LOAD_TOKENS + CONV_WIDTH - 2 && first >= CONV_WIDTH - 1 &&
             first + LOAD_TOKENS <= tile.tokens) {
-          walk<true>(args, tile, first, index, batch, filter, to, past, dx, sums);
+          walk<true>(args, tile, first, batch, filter, to, past, dx, sums);
         } else {
-          walk<false>(args, tile, first, index, batch, filter, to, past, dx, sums);
+          walk<false>(args, tile, first, batch, filter, to, past, dx, sums);
         }
 #if STAGES > 0
-        copy_batch(args, tile, first + STAGES * LOAD_TOKENS, index + STAGES * LOAD_TOKENS, from);
+        copy_batch(args, tile, first + STAGES * LOAD_TOKENS, from);
 #elif !HAS_PREFETCH
         next = load_batch(args, tile, first + LOAD_TOKENS);
 #endif
         first += LOAD_TOKENS;
-        index += LOAD_TOKENS;
       } while (first < tile.tokens + CONV_WIDTH - 1);
     }
 #if STAGES > 0 && BLOCK_TILES > 1
@@ -321,7 +322,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) conv1d_pack_bwd_initial_sta
 #if HAS_BIAS
   bias = to_float(static_cast<const Element*>(args.bias)[channel]);
 #endif
-  for (int64 index = blockIdx.y; index < args.item_count; index += gridDim.y) {
+  for (int64 index = blockIdx.y; index < *args.item_count; index += gridDim.y) {
     SequenceItem item = args.items[index];
     if (item.slot < 0) continue;
     // Inputs around the start of the run: the initial state, then the first tokens.

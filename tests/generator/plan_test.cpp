@@ -62,9 +62,10 @@ TEST(Plan, ConvolutionBlocksHaveSeveralTilesWhoseSumsAreAddedThere) {
   EXPECT_TRUE(plan(spec, config, problem(1000, 256, 7)).launches[1].early);
 
   config.values.set("load_tokens", 4);
-  config.values.set("stages", 2);  // each thread has 2 * 64 bytes of x and dout and 2 indices, before any sums
-  EXPECT_EQ(plan(spec, config, problem(1000, 256, 7)).launches[0].shared_bytes, 17'408u);
+  config.values.set("stages", 2);  // each thread has 2 * 64 bytes of x and dout, before any sums
+  EXPECT_EQ(plan(spec, config, problem(1000, 256, 7)).launches[0].shared_bytes, 16'384u);
   config.values.set("stages", 8);
+  config.values.set("load_tokens", 8);
   EXPECT_THROW(check_pair(spec, config), std::invalid_argument);
   config.values.set("stages", 0);
 
@@ -106,6 +107,23 @@ TEST(Plan, BackwardWorkspaceIsBoundedInTheNumberOfSequences) {
   // Sums of dA over blocks do not grow beyond 128 of them; each sequence more adds at most one checkpoint of 64 * 16
   // floats.
   EXPECT_EQ(many.workspace_bytes - few.workspace_bytes, std::int64_t{4096 - 128} * 64 * 16 * 4);
+}
+
+TEST(Plan, AMapTakesTilesOfTokensOrOfSequences) {
+  Spec spec(Operator::sequence_map);
+  Config config(Operator::sequence_map);
+  config.values.set("block", 64);
+  const Plan tokens = plan(spec, config, problem(1000, 0, 130));
+  ASSERT_EQ(tokens.launches.size(), 5u);
+  EXPECT_EQ(tokens.launches[0].grid_x, 16u);
+  EXPECT_EQ(tokens.launches[4].grid_x, 16u);
+  spec.values.set_text("form", "cu_seqlens");
+  const Plan offsets = plan(spec, config, problem(1000, 0, 130));
+  ASSERT_EQ(offsets.launches.size(), 3u);
+  EXPECT_EQ(offsets.launches[0].grid_x, 3u);
+  EXPECT_EQ(offsets.launches[2].grid_x, 16u);
+  config.values.set("digit_bits", 8);  // 256 counters for each of 64 threads
+  EXPECT_THROW(check_pair(spec, config), std::invalid_argument);
 }
 
 TEST(Plan, BuiltInConfigurationsAreLegalForEverySpec) {
