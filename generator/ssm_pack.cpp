@@ -197,8 +197,14 @@ void check_ssm_pair(const Spec& spec, const Config& config) {
                       "checkpoint_tiles must be as many, not {} * {}",
                       stored, spec.values["d_state"], config.values["tile_tokens"], config.values["checkpoint_tiles"]));
     }
+    const bool tensor = config.values["channel_sums"] == 1;
+    if (tensor && static_cast<Dtype>(spec.values["dtype"]) == Dtype::fp32) {
+      throw std::invalid_argument(
+          "channel_sums = tensor rounds the addends of dB and dC to tf32, which the bounds of fp32 do not allow; take "
+          "channel_sums = registers, or a half dtype");
+    }
     constexpr int kMostLanes = 8;
-    if (config.values["channel_sums"] == 1 && config.values["lanes"] > kMostLanes) {
+    if (tensor && config.values["lanes"] > kMostLanes) {
       throw std::invalid_argument(fmt::format(
           "channel_sums = tensor adds up groups of four channels of a warp, which lanes = {} leaves too few "
           "of; at most {} lanes, or channel_sums = registers",
