@@ -267,16 +267,16 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd_che
     for (int64 index = blockIdx.y; index < args.item_count; index += gridDim.y) {
       SequenceItem item = args.items[index];
       if (item.slot < 0 || item.length <= INTERVAL) continue;
-      int end = (item.length - 1) / INTERVAL * INTERVAL;  // nothing follows the last checkpoint
+      int last = (item.length - 1) / INTERVAL * INTERVAL;  // nothing follows the last checkpoint
       fetch_inputs<false>(args, item, 0, range, tile);
       fetch_b_and_c(args, item, 0, range.group, tile.fetched_states);
-      for (int base = 0; base < end; base += TILE_TOKENS) {
-        wait_copies();
+      for (int base = 0; base < last; base += TILE_TOKENS) {
+        wait_fetched();
         sync_block();  // the tile before is done with
         if (base == 0) stage_states_before(args, item, base, range, tile);
         stage_inputs<false>(item, base, range, tile);
         stage_b_and_c(item, base, tile.fetched_states, tile.b, tile.c);
-        if (base + TILE_TOKENS < end) {
+        if (base + TILE_TOKENS < last) {
           fetch_inputs<false>(args, item, base + TILE_TOKENS, range, tile);
           fetch_b_and_c(args, item, base + TILE_TOKENS, range.group, tile.fetched_states);
         }
@@ -535,7 +535,7 @@ __device__ __forceinline__ void run_sequence(const SsmArguments& args, const Seq
     bool back = CHECKPOINT_TILES == 1 || at == base;
     int next_base = back ? base - TILE_TOKENS : base;
     int next_at = back ? next_base / INTERVAL * INTERVAL : at + TILE_TOKENS;
-    wait_copies();
+    wait_fetched();
     if (at % INTERVAL == 0) stage_states_before(args, item, at, range, tile);
     stage_inputs<true>(item, at, range, tile);
     stage_b_and_c(item, at, tile.fetched_states, tile.b, tile.c);

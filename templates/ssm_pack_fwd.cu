@@ -163,7 +163,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_fwd(con
     // A thread stages inputs where it alone has taken y from, so what remains to wait for is that inputs are there, and y.
     if (item.length > 0) fetch_tile(args, item, 0, range, tile);
     for (int base = 0; base < item.length; base += TILE_TOKENS) {
-      wait_copies();
+      wait_fetched();
       stage_inputs(item, base, range, tile);
       stage_b_and_c(item, base, tile.fetched_states, tile.b, tile.c);
       if (base + TILE_TOKENS < item.length) fetch_tile(args, item, base + TILE_TOKENS, range, tile);

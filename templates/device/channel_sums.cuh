@@ -21,10 +21,10 @@ struct ChannelSums {
   static __device__ __forceinline__ float one_in_column(int column) {
     return int(threadIdx.x) % 32 / 4 == column ? 1.0f : 0.0f;
   }
-  __device__ __forceinline__ void add(int token, const float (&g)[STATES], float dt_u, const float (&h)[STATES], float dy) {
+  __device__ __forceinline__ void add(int j, const float (&g)[STATES], float dt_u, const float (&h)[STATES], float dy) {
 #pragma unroll
     for (int s = 0; s < STATES; s += PAIR) {
-      int entry = token * STATES + s;
+      int entry = j * STATES + s;
       float second = PAIR == 2 ? one_in_column(entry % 8 + 1) : 0.0f;
       matrix_sum(sum[entry / 8], g[s] * dt_u, h[s] * dy, g[s + PAIR - 1] * dt_u, h[s + PAIR - 1] * dy,
                  one_in_column(entry % 8), second);
@@ -52,11 +52,11 @@ struct ChannelSums {
 struct ChannelSums {
   float dB[STEP_TOKENS][STATES] = {}, dC[STEP_TOKENS][STATES] = {};
 
-  __device__ __forceinline__ void add(int token, const float (&g)[STATES], float dt_u, const float (&h)[STATES], float dy) {
+  __device__ __forceinline__ void add(int j, const float (&g)[STATES], float dt_u, const float (&h)[STATES], float dy) {
 #pragma unroll
     for (int s = 0; s < STATES; ++s) {
-      dB[token][s] = fused_multiply_add(g[s], dt_u, dB[token][s]);
-      dC[token][s] = fused_multiply_add(h[s], dy, dC[token][s]);
+      dB[j][s] = fused_multiply_add(g[s], dt_u, dB[j][s]);
+      dC[j][s] = fused_multiply_add(h[s], dy, dC[j][s]);
     }
   }
   __device__ __forceinline__ void store(float* to) {
