@@ -66,6 +66,44 @@ Config scan_config(const Spec& spec, const Workload& work) {
   return config;
 }
 
+/// Shared memory that one block can have, in bytes.
+std::uint32_t most_shared_bytes(const std::string& arch) {
+  struct Row {
+    const char* arch;
+    std::uint32_t kib;
+  };
+  constexpr Row kRows[] = {{kAnyArch, 64}, {"sm_75", 64},   {"sm_80", 163},  {"sm_87", 163},  {"sm_90", 227},
+                           {"host", 227},  {"sm_100", 227}, {"sm_103", 227}, {"sm_110", 227}};
+  const Row* row = std::ranges::find(kRows, arch, &Row::arch);
+  constexpr std::uint32_t kLeastSinceSm80 = 99;  // sm_86, sm_89, sm_120, sm_121
+  return (row == std::end(kRows) ? kLeastSinceSm80 : row->kib) * 1024;
+}
+
+/// Takes fewer channels in turn, then shorter tiles, until a block's shared memory is at most `most` bytes. Checkpoints
+/// stay as many tokens apart.
+void fit_shared(const Spec& spec, Config& config, std::uint32_t most) {
+  Problem any;  // shared memory depends on Spec and Config only
+  any.sizes = {.batch = 1, .seqlen = 1, .dim = 1, .groups = 1, .d_state = spec.values["d_state"]};
+  const auto largest = [&] {
+    const Plan planned = plan(spec, config, any);
+    return std::ranges::max_element(planned.launches, {}, &KernelLaunch::shared_bytes)->shared_bytes;
+  };
+  const auto scale = [&](std::string_view field, int numerator, int denominator) {
+    config.values.set(field, config.values[field] * numerator / denominator);
+  };
+  while (largest() > most) {
+    if (!is_backward(spec.op)) {
+      scale("tile_tokens", 1, 2);
+    } else if (config.values["channel_groups"] > 1) {
+      scale("channel_groups", 1, 2);
+    } else {
+      scale("tile_tokens", 1, 2);
+      scale("checkpoint_tiles", 2, 1);
+      config.values.set("step_tokens", std::min(config.values["step_tokens"], config.values["tile_tokens"]));
+    }
+  }
+}
+
 Config conv_config(const Spec& spec, const Workload& work) {
   Config config(spec.op);
   const auto layout = static_cast<Layout>(spec.values["layout"]);
@@ -105,11 +143,8 @@ Config builtin_config(const Spec& spec, const std::string& arch, const Workload&
     config.values.set("convert", 0);  // these instructions came with sm_80
     if (config.values.has("copies")) config.values.set("copies", 0);
     if (config.values.has("channel_sums")) config.values.set("channel_sums", 0);
-    // 64 KiB of shared memory a block, where all later architectures have 99 or more.
-    if (config.values.has("channel_groups")) {
-      config.values.set("channel_groups", std::max(1, config.values["channel_groups"] / 2));
-    }
   }
+  if (is_scan(spec.op)) fit_shared(spec, config, most_shared_bytes(arch));
   return config;
 }
 
