@@ -31,7 +31,7 @@ struct ChannelSums {
     }
   }
   __device__ __forceinline__ void store(float* to) {
-    int row = int(threadIdx.x) % 32 / 4, column = int(threadIdx.x) % 4 * 2;
+    int g = int(threadIdx.x) % 32 / 4, column = int(threadIdx.x) % 4 * 2;
     constexpr int ROWS = WARP_CHANNELS / 4;  // of one state lane
 #pragma unroll
     for (int m = 0; m < MATRICES; ++m) {
@@ -41,8 +41,8 @@ struct ChannelSums {
 #pragma unroll
         for (int mask = 1; mask < ROWS; mask *= 2) value += shuffle_xor(value, 4 * mask);
         int entry = m * 8 + column + r % 2;
-        if (row % ROWS == 0 && entry < ENTRIES) {
-          to[(entry / STATES * 2 + r / 2) * PADDED_STATES + row / ROWS * STATES + entry % STATES] = value;
+        if (g % ROWS == 0 && entry < ENTRIES) {
+          to[(entry / STATES * 2 + r / 2) * PADDED_STATES + g / ROWS * STATES + entry % STATES] = value;
         }
       }
     }
