@@ -9,7 +9,7 @@ namespace packjit {
 namespace {
 
 constexpr std::string_view kGroupLabels[] = {"one", "many"};
-constexpr std::string_view kSumLabels[] = {"registers", "tensor"};
+constexpr std::string_view kSumLabels[] = {"registers", "tensor", "split"};
 constexpr std::string_view kCopyLabels[] = {"plain", "async"};
 
 constexpr Field kSpecFields[] = {
@@ -42,7 +42,8 @@ constexpr Field kBackwardConfig[] = {
     {"tile_tokens", 1, 256, 16, {}, "tokens staged in shared memory at a time"},
     {"checkpoint_tiles", 1, 64, 1, {}, "tiles between two state checkpoints"},
     {"step_tokens", 1, 16, 8, {}, "tokens whose states a thread holds in registers at a time"},
-    {"channel_sums", 0, 1, 1, kSumLabels, "what sums dB and dC over channels"},
+    {"channel_sums", 0, 2, 1, kSumLabels,
+     "what sums dB and dC over channels: tensor cores with addends cut to tf32, or split in two"},
     {"vector", 1, 8, 2, {}, "elements that one load or store moves"},
     {"copies", 0, 1, 1, kCopyLabels, "whether the next tile's inputs are copied while the present one is computed"},
     {"min_blocks", 1, 16, 4, {}, "blocks that a multiprocessor must be able to hold"},
@@ -174,7 +175,7 @@ void check_ssm_pair(const Spec& spec, const Config& config) {
   // The backward holds the states and decays of a step's tokens and, unless tensor cores add them up, as many sums.
   const bool backward = is_backward(spec.op);
   const int held = static_cast<int>(shape.states) * (backward ? config.values["step_tokens"] : 1);
-  const int most_held = backward && config.values["channel_sums"] == 1 ? 32 : 16;
+  const int most_held = backward && config.values["channel_sums"] != 0 ? 32 : 16;
   if (held > most_held) {
     throw std::invalid_argument(fmt::format(
         "d_state = {} over {} lanes keeps {} states a thread in registers; at most {} fit, so raise lanes{}",
@@ -197,18 +198,19 @@ void check_ssm_pair(const Spec& spec, const Config& config) {
                       "checkpoint_tiles must be as many, not {} * {}",
                       stored, spec.values["d_state"], config.values["tile_tokens"], config.values["checkpoint_tiles"]));
     }
-    const bool tensor = config.values["channel_sums"] == 1;
-    if (tensor && static_cast<Dtype>(spec.values["dtype"]) == Dtype::fp32) {
+    const std::string sums = config.values.text("channel_sums");
+    if (sums == "tensor" && static_cast<Dtype>(spec.values["dtype"]) != Dtype::bf16) {
       throw std::invalid_argument(
-          "channel_sums = tensor rounds the addends of dB and dC to tf32, which the bounds of fp32 do not allow; take "
-          "channel_sums = registers, or a half dtype");
+          fmt::format("channel_sums = tensor cuts the addends of dB and dC to tf32, which the bounds of {} do not "
+                      "allow; take channel_sums = split or registers",
+                      spec.values.text("dtype")));
     }
     constexpr int kMostLanes = 8;
-    if (tensor && config.values["lanes"] > kMostLanes) {
-      throw std::invalid_argument(fmt::format(
-          "channel_sums = tensor adds up groups of four channels of a warp, which lanes = {} leaves too few "
-          "of; at most {} lanes, or channel_sums = registers",
-          config.values["lanes"], kMostLanes));
+    if (sums != "registers" && config.values["lanes"] > kMostLanes) {
+      throw std::invalid_argument(
+          fmt::format("channel_sums = {} adds up groups of four channels of a warp, which lanes = {} leaves too few "
+                      "of; at most {} lanes, or channel_sums = registers",
+                      sums, config.values["lanes"], kMostLanes));
     }
     if (config.values["step_tokens"] > config.values["tile_tokens"]) {
       throw std::invalid_argument(fmt::format("step_tokens = {} is more than tile_tokens = {}",

@@ -119,10 +119,13 @@ __device__ __forceinline__ float* checkpoint_place(const SsmArguments& args, con
 
 __device__ __forceinline__ void store_checkpoint(float* place, int lane, bool exists, const float (&h)[STATES]) {
   if (!exists) return;
-  if constexpr (PADDED_STATES == D_STATE) return store_global_floats(place + lane * STATES, h);
+  if constexpr (PADDED_STATES == D_STATE) {
+    store_global_floats(place + lane * STATES, h);
+  } else {
 #pragma unroll
-  for (int s = 0; s < STATES; ++s) {
-    if (lane * STATES + s < D_STATE) place[lane * STATES + s] = h[s];
+    for (int s = 0; s < STATES; ++s) {
+      if (lane * STATES + s < D_STATE) place[lane * STATES + s] = h[s];
+    }
   }
 }
 

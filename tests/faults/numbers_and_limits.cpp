@@ -88,6 +88,17 @@ TEST_P(KnownFaults, K14_long_sums_of_similar_terms) {
 }
 
 /// Token stride 2^30: the third token lies 2^31 elements on, where 32-bit products have wrapped.
+/// dB and dC of a sequence of one token are one sum over channels times a vector, so where its addends cancel, all of
+/// them do.
+TEST_P(KnownFaults, K14_sums_over_channels_that_cancel) {
+  Case c = small(Operator::ssm_pack_bwd, {std::vector<std::int64_t>(64, 1)}, Dtype::fp16);
+  c.dim = 24;
+  c.softplus = c.D = c.z = c.delta_bias = false;
+  expect_oracle(c);
+  c.config = {{"channel_sums", "registers"}};
+  expect_oracle(c);
+}
+
 TEST_P(KnownFaults, K15_32_bit_offsets) {
   constexpr std::int64_t kPitch = std::int64_t{1} << 30;
   const std::pair<Operator, const char*> calls[] = {{Operator::conv1d_pack_fwd, "x"},

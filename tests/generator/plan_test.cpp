@@ -172,14 +172,19 @@ TEST(Plan, CheckpointsOfTheForwardFixTheTilesOfTheBackward) {
   }
 }
 
-TEST(Plan, TensorCoresDoNotSumFp32) {
+TEST(Plan, AddendsAreCutToTf32ForBf16Only) {
   Spec spec(Operator::ssm_pack_bwd);
   Config config = builtin_config(spec, "sm_90");
   EXPECT_EQ(config.values.text("channel_sums"), "tensor");
-  spec.values.set_text("dtype", "fp32");
   config.values.set("vector", 4);
-  EXPECT_NE(refusal(spec, config).find("tf32, which the bounds of fp32 do not allow"), std::string::npos);
-  EXPECT_EQ(builtin_config(spec, "sm_90").values.text("channel_sums"), "registers");
+  for (const auto& [dtype, built_in] : {std::pair{"fp32", "registers"}, {"fp16", "split"}}) {
+    spec.values.set_text("dtype", dtype);
+    EXPECT_EQ(refusal(spec, config),
+              std::string("channel_sums = tensor cuts the addends of dB and dC to tf32, which the "
+                          "bounds of ") +
+                  dtype + " do not allow; take channel_sums = split or registers");
+    EXPECT_EQ(builtin_config(spec, "sm_90").values.text("channel_sums"), built_in);
+  }
 }
 
 TEST(Plan, BuiltInConfigurationsAreLegalForEverySpec) {
