@@ -29,7 +29,7 @@ Sizes bench_sizes(const OperatorChoices& choices, const BenchShape& shape) {
 }
 
 Config config_for(const CallSetting& setting, const Spec& spec, const BenchShape& shape) {
-  const Workload work{shape.tokens(), shape.sequences(), setting.choices.dim};
+  const Workload work{shape.tokens(), shape.sequences(), setting.choices.dim, shape.longest()};
   return bench_config(spec, setting.device.info().arch, work, setting.settings);
 }
 

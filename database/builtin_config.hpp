@@ -15,6 +15,7 @@ struct Workload {
   std::int64_t tokens = std::int64_t{1} << 20;
   std::int64_t sequences = std::int64_t{1} << 20;
   std::int64_t dim = 4096;
+  std::int64_t longest = 1;  ///< tokens of the longest sequence
 };
 
 /// The launch configuration used where nothing was tuned: chosen by architecture ("sm_90", "host"), by d_state or

@@ -92,10 +92,10 @@ struct Plan {
   std::int64_t workspace_bytes = 0;
 };
 
-/// What the plan depends on. `items` is the number of work items of the SequenceMap.
+/// What the plan depends on. `items` is the number of work items of the SequenceMap, `segments` that of its segments.
 struct Problem {
   Sizes sizes;
-  std::int64_t items = 0;
+  std::int64_t items = 0, segments = 0;
 };
 [[nodiscard]] Plan plan(const Spec& spec, const Config& config, const Problem& problem);
 

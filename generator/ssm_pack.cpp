@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "templates/device/sequence_map.cuh"
+
 namespace packjit {
 namespace {
 
@@ -31,6 +33,8 @@ constexpr Field kForwardConfig[] = {
     {"lanes", 1, 32, 1, {}, "threads of a warp that share a channel's states"},
     {"tile_tokens", 1, 256, 16, {}, "tokens staged in shared memory at a time"},
     {"vector", 1, 8, 2, {}, "elements that one load or store moves"},
+    {"segments", 0, 1, 0, kSwitch,
+     "long sequences are cut into segments that run side by side, at the price of a second pass"},
     {"copies", 0, 1, 1, kCopyLabels, "whether the next tile's inputs are copied while the present one is computed"},
     {"min_blocks", 1, 16, 4, {}, "blocks that a multiprocessor must be able to hold"},
     kConvertField,
@@ -45,6 +49,8 @@ constexpr Field kBackwardConfig[] = {
     {"channel_sums", 0, 2, 1, kSumLabels,
      "what sums dB and dC over channels: tensor cores with addends cut to tf32, or split in two"},
     {"vector", 1, 8, 2, {}, "elements that one load or store moves"},
+    {"segments", 0, 1, 0, kSwitch,
+     "long sequences are cut into segments that run side by side, at the price of a second pass"},
     {"copies", 0, 1, 1, kCopyLabels, "whether the next tile's inputs are copied while the present one is computed"},
     {"min_blocks", 1, 16, 4, {}, "blocks that a multiprocessor must be able to hold"},
     kConvertField,
@@ -133,6 +139,7 @@ SharedBytes shared_bytes(const Spec& spec, const Config& config) {
   const std::int64_t common = 2 * rounded(tile * shape.padded)  // B and C
                               + 2 * rounded(shape.channels)     // delta_bias and D
                               + elements(fetched_states);
+  const std::int64_t segmented = config.values["segments"];
   if (!is_backward(spec.op)) {
     const std::int64_t inputs = 2 + gated;
     return {bytes(common + 2 * rounded(tile * shape.channels) + elements(2 * inputs * fetched)), 0};
@@ -143,10 +150,12 @@ SharedBytes shared_bytes(const Spec& spec, const Config& config) {
   const std::int64_t own = groups * shape.states * block;
   const std::int64_t steps = tile / config.values["step_tokens"];
   std::int64_t floats = common + columns * 4 + rounded(own) + elements(inputs * fetched);  // inputs, rates
-  const std::int64_t checkpoints = floats + rounded(own);      // and the states before the first step
-  floats += rounded(steps * own) + 3 * rounded(own);           // states before all steps; checkpoint, carry, dA
-  floats += groups * block * 2;                                // dD and ddelta_bias
-  floats += rounded(block / kWarp * tile * 2 * shape.padded);  // dB and dC of each warp
+  floats += segmented * rounded(shape.channels);                                           // sums of dt
+  const std::int64_t checkpoints = floats + rounded(own);  // and the states before the first step
+  floats += rounded(steps * own) + 3 * rounded(own);       // states before all steps; checkpoint, carry, dA
+  floats += groups * block * 2;                            // dD and ddelta_bias
+  const std::int64_t summed = d_state > 64 ? config.values["step_tokens"] : tile;
+  floats += rounded(block / kWarp * summed * 2 * shape.padded);  // dB and dC of each warp
   return {bytes(floats), bytes(checkpoints)};
 }
 
@@ -186,6 +195,10 @@ void check_ssm_pair(const Spec& spec, const Config& config) {
     throw std::invalid_argument(
         fmt::format("vector = {} is more than the {} channels of a block", config.values["vector"], shape.channels));
   }
+  if (config.values["segments"] != 0 && config.values["tile_tokens"] > SEGMENT_TOKENS / 16) {
+    throw std::invalid_argument(fmt::format("segments of {} tokens need tile_tokens of at most {}, not {}",
+                                            SEGMENT_TOKENS, SEGMENT_TOKENS / 16, config.values["tile_tokens"]));
+  }
   if (is_backward(spec.op)) {
     for (std::string_view field : {"step_tokens", "channel_groups", "checkpoint_tiles"}) {
       require_power_of_two(config, field);
@@ -197,6 +210,10 @@ void check_ssm_pair(const Spec& spec, const Config& config) {
           fmt::format("the forward stores checkpoints every {} tokens at d_state = {}, so tile_tokens * "
                       "checkpoint_tiles must be as many, not {} * {}",
                       stored, spec.values["d_state"], config.values["tile_tokens"], config.values["checkpoint_tiles"]));
+    }
+    if (config.values["segments"] != 0 && SEGMENT_TOKENS % interval != 0) {
+      throw std::invalid_argument(fmt::format("segments of {} tokens must be a multiple of the {} between checkpoints",
+                                              SEGMENT_TOKENS, interval));
     }
     const std::string sums = config.values.text("channel_sums");
     if (sums == "tensor" && static_cast<Dtype>(spec.values["dtype"]) != Dtype::bf16) {
@@ -227,22 +244,37 @@ SsmWorkspace ssm_workspace(const Spec& spec, const Config& config, const Problem
   const Sizes& sizes = problem.sizes;
   const std::int64_t tokens = sizes.batch * sizes.seqlen;
   const std::int64_t d_state = spec.values["d_state"];
+  const std::int64_t states_bytes = sizes.dim * d_state * kFloat;
+  const bool backward = is_backward(spec.op);
+  const bool stored = spec.values["checkpoints"] != 0;
   SsmWorkspace space;
+  // Each part begins at a multiple of 256 bytes.
+  const auto take = [&](std::int64_t bytes) {
+    const std::int64_t begin = space.bytes;
+    space.bytes += ceil_div(bytes, 256) * 256;
+    return begin;
+  };
+  const bool segmented = config.values["segments"] != 0;
+  space.items = segmented ? problem.segments : problem.items;
+  if (segmented) {
+    const std::int64_t boundaries = tokens / SEGMENT_TOKENS + 1;
+    space.segment_dt = take(boundaries * sizes.dim * kFloat);
+    if (!backward || !stored) space.segment_states = take(boundaries * states_bytes);
+    if (backward) space.segment_gradients = take(boundaries * states_bytes);
+  }
   space.blocks_per_group = blocks_per_group(spec, config, sizes);
-  if (!is_backward(spec.op)) return space;
+  if (!backward) return space;
   // Partial sums stay below these bytes an element; where that allows fewer blocks, each takes more.
   const std::int64_t elements = tokens * sizes.dim;
   const std::int64_t bytes_bc = tokens * sizes.groups * 2 * d_state * kFloat;
   const std::int64_t bytes_channels = 2 * sizes.dim * (d_state + 2) * kFloat;
   space.blocks_per_group = std::clamp<std::int64_t>(kPartialBytes * elements / bytes_bc, 1, space.blocks_per_group);
   space.item_blocks = std::clamp<std::int64_t>(kPartialBytes * elements / bytes_channels, 1, kMostItemBlocks);
-  space.item_blocks = std::clamp<std::int64_t>(problem.items, 1, space.item_blocks);
+  space.item_blocks = std::clamp<std::int64_t>(space.items, 1, space.item_blocks);
   const std::int64_t interval = std::int64_t{config.values["tile_tokens"]} * config.values["checkpoint_tiles"];
-  space.checkpoints = 0;
-  const bool recomputed = spec.values["checkpoints"] == 0;
-  space.partial_bc = recomputed ? (tokens / interval + 1) * sizes.dim * d_state * kFloat : 0;
-  space.partial_channels = space.partial_bc + space.blocks_per_group * bytes_bc;
-  space.bytes = space.partial_channels + space.item_blocks * bytes_channels;
+  if (!stored) space.checkpoints = take((tokens / interval + 1) * states_bytes);
+  space.partial_bc = take(space.blocks_per_group * bytes_bc);
+  space.partial_channels = take(space.item_blocks * bytes_channels);
   return space;
 }
 
@@ -252,25 +284,41 @@ Plan ssm_plan(const Spec& spec, const Config& config, const Problem& problem) {
   const auto block = static_cast<std::uint32_t>(config.values["block"]);
   const SharedBytes shared = shared_bytes(spec, config);
   const SsmWorkspace space = ssm_workspace(spec, config, problem);
+  const bool backward = is_backward(spec.op);
+  const bool segmented = config.values["segments"] != 0;
+  const bool stored = spec.values["checkpoints"] != 0;
+  const std::int64_t d_state = spec.values["d_state"];
   const auto channel_blocks = static_cast<std::uint32_t>(space.blocks_per_group * sizes.groups);
+  const auto item_blocks = static_cast<std::uint32_t>(
+      backward ? space.item_blocks : std::clamp<std::int64_t>(space.items, 1, kLongestGridY));
+  const auto walk_blocks = static_cast<std::uint32_t>(ceil_div(sizes.dim * d_state, kSumBlock));
   Plan result;
-  if (!is_backward(spec.op)) {
-    const auto items = static_cast<std::uint32_t>(std::clamp<std::int64_t>(problem.items, 1, kLongestGridY));
-    result.launches.push_back({name, channel_blocks, items, block, shared.whole});
+  result.workspace_bytes = space.bytes;
+  const auto per_item = [&](const std::string& suffix, std::uint32_t bytes) {
+    result.launches.push_back({name + suffix, channel_blocks, item_blocks, block, bytes});
+  };
+  const auto walk = [&](const std::string& suffix) {
+    result.launches.push_back({name + suffix, walk_blocks, item_blocks, kSumBlock, 0});
+  };
+  const auto sum = [&](const std::string& suffix, std::int64_t sums) {
+    result.launches.push_back({name + suffix, static_cast<std::uint32_t>(ceil_div(sums, kSumBlock)), 1, kSumBlock, 0});
+  };
+  if (segmented && (!backward || !stored)) {
+    per_item("_segments", backward ? shared.checkpoints : shared.whole);
+    walk("_boundaries");
+  }
+  if (!backward) {
+    per_item("", shared.whole);
     return result;
   }
-  const auto item_blocks = static_cast<std::uint32_t>(space.item_blocks);
-  const std::int64_t bc_sums = sizes.batch * sizes.seqlen * sizes.groups * 2 * spec.values["d_state"];
-  const std::int64_t channel_sums = sizes.dim * (spec.values["d_state"] + 2);
-  if (spec.values["checkpoints"] == 0) {
-    result.launches.push_back({name + "_checkpoints", channel_blocks, item_blocks, block, shared.checkpoints});
+  if (!stored) per_item("_checkpoints", shared.checkpoints);
+  if (segmented) {
+    per_item("_gradient_segments", shared.whole);
+    walk("_gradient_boundaries");
   }
-  const KernelLaunch backward[] = {
-      {name, channel_blocks, item_blocks, block, shared.whole},
-      {name + "_sum_bc", static_cast<std::uint32_t>(ceil_div(bc_sums, kSumBlock)), 1, kSumBlock, 0},
-      {name + "_sum_channels", static_cast<std::uint32_t>(ceil_div(channel_sums, kSumBlock)), 1, kSumBlock, 0}};
-  result.launches.insert(result.launches.end(), std::begin(backward), std::end(backward));
-  result.workspace_bytes = space.bytes;
+  per_item("", shared.whole);
+  sum("_sum_bc", sizes.batch * sizes.seqlen * sizes.groups * 2 * d_state);
+  sum("_sum_channels", sizes.dim * (d_state + 2));
   return result;
 }
 

@@ -12,16 +12,20 @@ namespace packjit {
 void check_ssm_pair(const Spec& spec, const Config& config);
 [[nodiscard]] Plan ssm_plan(const Spec& spec, const Config& config, const Problem& problem);
 
-/// Size of the tensor `checkpoints`: how many states of each channel a forward stores for its backward, at batch, seqlen and
-/// d_state. Between two of a sequence lie 16 tokens, more above d_state 128.
+/// Size of the tensor `checkpoints`: how many states of each channel a forward stores for its backward, at batch,
+/// seqlen and d_state. Between two of a sequence lie 16 tokens, more above d_state 128.
 [[nodiscard]] std::int64_t ssm_checkpoints(const Sizes& sizes);
 
-/// Where the backward keeps what its kernels hand to each other: byte offsets into the workspace.
+/// Where the kernels of one call keep what they hand to each other: byte offsets into the workspace.
 struct SsmWorkspace {
-  std::int64_t checkpoints = 0;       ///< fp32 (tiles, dim, lanes * states a lane): states before each tile
-  std::int64_t partial_bc = 0;        ///< fp32 (channel blocks of a group, tokens, groups, 2 * d_state)
-  std::int64_t partial_channels = 0;  ///< fp32 (item blocks, dim, d_state + 2): dA, dD, ddelta_bias
+  std::int64_t segment_dt = 0;         ///< fp32 (boundaries between segments, dim)
+  std::int64_t segment_states = 0;     ///< fp32 (boundaries, dim, d_state)
+  std::int64_t segment_gradients = 0;  ///< fp32 (boundaries, dim, d_state)
+  std::int64_t checkpoints = 0;        ///< fp32 (checkpoints, dim, d_state), where the forward has not stored them
+  std::int64_t partial_bc = 0;         ///< fp32 (channel blocks of a group, tokens, groups, 2 * d_state)
+  std::int64_t partial_channels = 0;   ///< fp32 (item blocks, 2, dim, d_state + 2): dA, dD, ddelta_bias and rounding
   std::int64_t bytes = 0;
+  std::int64_t items = 0;             ///< sequences, or segments
   std::int64_t blocks_per_group = 0;  ///< channel blocks of one group
   std::int64_t item_blocks = 0;       ///< blocks that share the items of one channel block
 };

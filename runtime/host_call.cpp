@@ -77,7 +77,7 @@ class Call {
     }
     TensorViews views;
     for (const auto& [name, placed] : placed_) views.emplace(name, placed.view);
-    const Workload work{map_.batch * map_.seqlen, map_.n_sequences, sizes.dim};
+    const Workload work{map_.batch * map_.seqlen, map_.n_sequences, sizes.dim, map_.max_seqlen};
     Config config = call_.config ? *call_.config : builtin_config(spec_, device_.info().arch, work);
     if (call_.source) {
       config = edited_config(config, views);
@@ -200,6 +200,7 @@ class Call {
     Problem problem;
     problem.sizes = bind_sizes(spec_, views, sequences.batch, sequences.seqlen, sequences.n_sequences);
     problem.items = sequences.items;
+    problem.segments = sequences.segments;
     const auto bytes = static_cast<std::size_t>(plan(spec_, config, problem).workspace_bytes);
     Buffer workspace(device_, std::max<std::size_t>(bytes, 1));
     device_.fill(workspace.data(), kPoison, workspace.size());

@@ -83,14 +83,19 @@ SsmArguments ssm_arguments(const Spec& spec, const Config& config, const Problem
   a.checkpoints = floats(tensors, "checkpoints");
   const SsmWorkspace space = ssm_workspace(spec, config, problem);
   auto* memory = static_cast<std::byte*>(workspace);
+  const auto part = [&](std::int64_t offset) { return reinterpret_cast<float*>(memory + offset); };
+  a.segment_dt = part(space.segment_dt);
+  a.segment_states = part(space.segment_states);
+  a.segment_gradients = part(space.segment_gradients);
   if (is_backward(spec.op)) {
-    if (a.checkpoints == nullptr) a.checkpoints = reinterpret_cast<float*>(memory + space.checkpoints);
-    a.partial_bc = reinterpret_cast<float*>(memory + space.partial_bc);
-    a.partial_channels = reinterpret_cast<float*>(memory + space.partial_channels);
+    if (a.checkpoints == nullptr) a.checkpoints = part(space.checkpoints);
+    a.partial_bc = part(space.partial_bc);
+    a.partial_channels = part(space.partial_channels);
   }
   a.run_index = static_cast<const int*>(sequences.run_index.data());
-  a.items = static_cast<const SequenceItem*>(sequences.item_list.data());
-  a.item_count = sequences.items;
+  const bool segmented = config.values["segments"] != 0;
+  a.items = static_cast<const SequenceItem*>((segmented ? sequences.segment_list : sequences.item_list).data());
+  a.item_count = space.items;
   a.batch = problem.sizes.batch;
   a.seqlen = problem.sizes.seqlen;
   a.dim = problem.sizes.dim;

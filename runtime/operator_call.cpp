@@ -149,9 +149,11 @@ MappedSequences::MappedSequences(Device& device, const SequenceMap& map)
       seqlen(map.seqlen),
       n_sequences(map.n_sequences),
       items(static_cast<std::int64_t>(map.items.size())),
+      segments(static_cast<std::int64_t>(map.segments.size())),
       run_index(copy_to(device, map.run_index)),
       slot(copy_to(device, map.slot)),
-      item_list(copy_to(device, map.items)) {}
+      item_list(copy_to(device, map.items)),
+      segment_list(copy_to(device, map.segments)) {}
 
 Sizes bind_sizes(const Spec& spec, const TensorViews& tensors, std::int64_t batch, std::int64_t seqlen,
                  std::int64_t n_sequences) {
@@ -209,6 +211,7 @@ void run_operator(Device& device, const Spec& spec, const Config& config, const 
   Problem problem;
   problem.sizes = bind_sizes(spec, tensors, sequences.batch, sequences.seqlen, sequences.n_sequences);
   problem.items = sequences.items;
+  problem.segments = sequences.segments;
   if (problem.sizes.batch * problem.sizes.seqlen == 0) {
     throw std::invalid_argument(fmt::format("{}: there are no tokens: batch {}, seqlen {}", name_of(spec.op),
                                             sequences.batch, sequences.seqlen));

@@ -13,8 +13,8 @@ namespace packjit {
 /// A SequenceMap's copy in device memory. Must not outlive its Device.
 struct MappedSequences {
   MappedSequences(Device& device, const SequenceMap& map);
-  std::int64_t batch, seqlen, n_sequences, items;
-  Buffer run_index, slot, item_list;
+  std::int64_t batch, seqlen, n_sequences, items, segments;
+  Buffer run_index, slot, item_list, segment_list;
 };
 
 /// Reads the sizes off the tensors that are present and checks every shape and dtype against tensor_rules(spec.op).

@@ -58,12 +58,22 @@ class MapBuilder {
   SequenceMap finish() {
     // Items were added in order of their first token, so a stable sort keeps that order (and that of empty sequences
     // with the same first token) among equal lengths.
-    std::stable_sort(map_.items.begin(), map_.items.end(),
-                     [](const SequenceItem& a, const SequenceItem& b) { return a.length > b.length; });
+    for (const SequenceItem& item : map_.items) add_segments(item);
+    const auto longer = [](const SequenceItem& a, const SequenceItem& b) { return a.length > b.length; };
+    std::stable_sort(map_.items.begin(), map_.items.end(), longer);
+    std::stable_sort(map_.segments.begin(), map_.segments.end(), longer);
     return std::move(map_);
   }
 
  private:
+  void add_segments(const SequenceItem& item) {
+    SequenceItem segment = item;
+    for (; item.slot >= 0 && segment.length > SEGMENT_TOKENS; segment.length -= SEGMENT_TOKENS) {
+      map_.segments.push_back({segment.row, segment.start, SEGMENT_TOKENS, segment.slot});
+      segment.start += SEGMENT_TOKENS;
+    }
+    map_.segments.push_back(segment);
+  }
   void add_item(std::int64_t row, std::int64_t start, std::int64_t length, std::int32_t slot) {
     map_.items.push_back({static_cast<int>(row), static_cast<int>(start), static_cast<int>(length), slot});
   }
@@ -210,7 +220,8 @@ bool operator==(const SequenceMap& a, const SequenceMap& b) {
   };
   return a.batch == b.batch && a.seqlen == b.seqlen && a.n_sequences == b.n_sequences && a.max_seqlen == b.max_seqlen &&
          a.run_index == b.run_index && a.slot == b.slot &&
-         std::equal(a.items.begin(), a.items.end(), b.items.begin(), b.items.end(), same_item);
+         std::equal(a.items.begin(), a.items.end(), b.items.begin(), b.items.end(), same_item) &&
+         std::equal(a.segments.begin(), a.segments.end(), b.segments.begin(), b.segments.end(), same_item);
 }
 
 SequenceMap build_sequence_map(const Boundaries& boundaries, std::int64_t batch, std::int64_t seqlen) {

@@ -41,6 +41,8 @@ struct SequenceMap {
   std::vector<std::int32_t> run_index;  ///< (batch, seqlen): index of the token inside its run, -1 for padding
   std::vector<std::int32_t> slot;       ///< (batch, seqlen): slot of the token's run, -1 for padding
   std::vector<SequenceItem> items;      ///< runs and stretches of padding; longest first, then by first token
+  /// The same with runs of more than SEGMENT_TOKENS tokens in segments of that many; ordered likewise.
+  std::vector<SequenceItem> segments;
   friend bool operator==(const SequenceMap&, const SequenceMap&);
 };
 

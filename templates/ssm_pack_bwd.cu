@@ -27,6 +27,7 @@
 #include "device/lane_sum.cuh"
 #include "device/ssm_arguments.cuh"
 #include "device/ssm_tile.cuh"
+#include "device/ssm_segments.cuh"
 #include "device/channel_sums.cuh"
 
 constexpr int WARPS = BLOCK / 32;
@@ -34,6 +35,7 @@ constexpr int CHANNELS = WARPS * WARP_CHANNELS * CHANNEL_GROUPS;  // of a block
 constexpr int STEPS = TILE_TOKENS / STEP_TOKENS;
 constexpr int INTERVAL = CHECKPOINT_TILES * TILE_TOKENS;          // tokens between checkpoints
 constexpr int OWN = CHANNEL_GROUPS * BLOCK * STATES;              // one float for each state of each turn of each thread
+constexpr int SUM_TOKENS = D_STATE > 64 ? STEP_TOKENS : TILE_TOKENS;  // whose dB and dC leave together; many states need much room
 constexpr int FOLD_TOKENS = 256;  // after about so many, sums over time are folded into compensated ones
 // The elementwise passes over a tile: how often each thread takes VECTOR channels of a token, and whether some do not the last time.
 constexpr int ROUNDS = (TILE_TOKENS * CHANNELS / VECTOR + BLOCK - 1) / BLOCK;
@@ -58,6 +60,7 @@ struct Tile {
   float* c;             // (TILE_TOKENS, PADDED_STATES)
   float* delta_bias;    // (CHANNELS)
   float* skip;          // (CHANNELS): D
+  float* dt_sum;        // (CHANNELS): sum of dt over a segment
   float* rate;          // OWN: A * log2(e)
   Element* fetched;     // (INPUTS, ROUNDS, BLOCK, VECTOR): u, delta, dout, z of the tile to come
   StatePack* fetched_states;   // its B and C
@@ -66,7 +69,7 @@ struct Tile {
   float* carry;         // OWN: a * g, handed from later tokens to earlier ones
   float* dA;            // OWN: since the last fold
   Float2* time_sums;    // (CHANNEL_GROUPS, BLOCK): dD and ddelta_bias since the last fold
-  float* channel_sums;  // (WARPS, TILE_TOKENS, 2, PADDED_STATES): dB and dC over one warp's channels
+  float* channel_sums;  // (WARPS, SUM_TOKENS, 2, PADDED_STATES): dB and dC over one warp's channels
 };
 __device__ __forceinline__ Tile shared_tile() {
   float* next = reinterpret_cast<float*>(shared_memory());
@@ -77,6 +80,9 @@ __device__ __forceinline__ Tile shared_tile() {
   tile.c = take_floats(next, TILE_TOKENS * PADDED_STATES);
   tile.delta_bias = take_floats(next, CHANNELS);
   tile.skip = take_floats(next, CHANNELS);
+#if HAS_SEGMENTS
+  tile.dt_sum = take_floats(next, CHANNELS);
+#endif
   tile.rate = take_floats(next, OWN);
   tile.fetched = take_elements(next, INPUTS * FETCHED);
   tile.fetched_states = reinterpret_cast<StatePack*>(take_elements(next, FETCHED_STATES));
@@ -85,7 +91,7 @@ __device__ __forceinline__ Tile shared_tile() {
   tile.carry = take_floats(next, OWN);
   tile.dA = take_floats(next, OWN);
   tile.time_sums = reinterpret_cast<Float2*>(take_floats(next, CHANNEL_GROUPS * BLOCK * 2));
-  tile.channel_sums = take_floats(next, WARPS * TILE_TOKENS * 2 * PADDED_STATES);
+  tile.channel_sums = take_floats(next, WARPS * SUM_TOKENS * 2 * PADDED_STATES);
   return tile;
 }
 
@@ -97,33 +103,18 @@ __device__ __forceinline__ int channel_of_turn(int turn) {
   return (int(threadIdx.x) / 32 * CHANNEL_GROUPS + turn) * WARP_CHANNELS + warp_channel();
 }
 
-// The states of one channel in a dense (..., dim, D_STATE) array of fp32; 0 for those that do not exist.
-__device__ __forceinline__ void load_states(const float* from, bool exists, float (&h)[STATES]) {
-#pragma unroll
-  for (int s = 0; s < STATES; ++s) {
-    int n = state_lane() * STATES + s;
-    h[s] = exists && n < D_STATE ? from[n] : 0.0f;
-  }
-}
-__device__ __forceinline__ void store_states(float* to, bool exists, const float (&h)[STATES]) {
-#pragma unroll
-  for (int s = 0; s < STATES; ++s) {
-    int n = state_lane() * STATES + s;
-    if (exists && n < D_STATE) to[n] = h[s];
-  }
-}
 __device__ __forceinline__ int64 state_place(const SsmArguments& args, const SequenceItem& item, int64 channel) {
   return (int64(item.slot) * args.dim + channel) * D_STATE;
 }
 
 // The states before the tile at `base`, for all turns: fetched from the checkpoint, or how the sequence begins.
-__device__ __forceinline__ void fetch_checkpoint(const SsmArguments& args, const SequenceItem& item, int base,
+__device__ __forceinline__ void fetch_checkpoint(const SsmArguments& args, const Segment& segment, int base,
                                                  const ChannelRange& range, const Tile& tile) {
 #pragma unroll 1
   for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
     int64 channel = range.begin + channel_of_turn(turn);
     if (channel >= range.end) break;
-    const float* from = checkpoint_place(args, item, base, INTERVAL, channel) + state_lane() * STATES;
+    const float* from = checkpoint_place(args, segment, segment.offset + base, INTERVAL, channel) + state_lane() * STATES;
     float* to = tile.fetched_checkpoint + own_place(turn);
     constexpr int PACK = STATES % 4 == 0 && PADDED_STATES == D_STATE ? 4 : 1;
 #pragma unroll
@@ -132,13 +123,13 @@ __device__ __forceinline__ void fetch_checkpoint(const SsmArguments& args, const
     }
   }
 }
-__device__ __forceinline__ void stage_states_before(const SsmArguments& args, const SequenceItem& item, int base,
+__device__ __forceinline__ void stage_states_before(const SsmArguments& args, const Segment& segment, int base,
                                                     const ChannelRange& range, const Tile& tile) {
 #pragma unroll 1
   for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
     int64 channel = range.begin + channel_of_turn(turn);
     float h[STATES] = {};
-    if (base > 0) {
+    if (segment.offset + base > 0) {
       if (channel < range.end) load_floats(tile.fetched_checkpoint + own_place(turn), h);
 #pragma unroll
       for (int s = 0; s < STATES; ++s) {
@@ -146,7 +137,7 @@ __device__ __forceinline__ void stage_states_before(const SsmArguments& args, co
       }
     } else {
 #if HAS_INITIAL_STATES
-      load_states(args.initial_states + state_place(args, item, channel), channel < range.end, h);
+      load_states(args.initial_states + state_place(args, segment.item, channel), channel < range.end, h);
 #endif
     }
     store_floats(tile.before + own_place(turn), h);
@@ -254,48 +245,199 @@ __device__ __forceinline__ void run_tile(const Tile& tile) {
   }
 }
 
-#if HAS_CHECKPOINTS
-static_assert(INTERVAL == CHECKPOINT_INTERVAL, "the forward stores checkpoints elsewhere");
-#else
-extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd_checkpoints(const SsmArguments args) {
-  Tile tile = shared_tile();
+// Runs the states of the tiles before token `stop` of a segment, a multiple of TILE_TOKENS, from those in tile.before. Calls
+// each_tile(base) when the tile at `base` is staged, and after_tile(next) when tile.before holds the states before token `next`.
+template <typename EachTile, typename AfterTile>
+__device__ __forceinline__ void run_forward(const SsmArguments& args, const SequenceItem& item, int stop,
+                                            const ChannelRange& range, const Tile& tile, EachTile each_tile,
+                                            AfterTile after_tile) {
+  if (stop > 0) {
+    fetch_inputs<false>(args, item, 0, range, tile);
+    fetch_b_and_c(args, item, 0, range.group, tile.fetched_states);
+  }
+  for (int base = 0; base < stop; base += TILE_TOKENS) {
+    wait_fetched();
+    sync_block();  // the tile before is done with
+    stage_inputs<false>(item, base, range, tile);
+    stage_b_and_c(item, base, tile.fetched_states, tile.b, tile.c);
+    if (base + TILE_TOKENS < stop) {
+      fetch_inputs<false>(args, item, base + TILE_TOKENS, range, tile);
+      fetch_b_and_c(args, item, base + TILE_TOKENS, range.group, tile.fetched_states);
+    }
+    sync_block();
+    each_tile();
+    run_tile(tile);
+    after_tile(base + TILE_TOKENS);
+  }
+}
+
+// The channels of a block, one range after another: stages what is kept for all sequences, then calls run(range, segment) for
+// each item of the block.
+template <typename Run>
+__device__ __forceinline__ void for_each_segment(const SsmArguments& args, const Tile& tile, Run run) {
   for (ChannelRange range = block_channels(args, CHANNELS); range.begin < range.end; range = next_channels(args, CHANNELS, range)) {
     sync_block();  // the channels before are done with
     stage_rates(args, range, tile);
     stage_parameters(args, range, CHANNELS, tile.delta_bias, tile.skip);
     sync_block();
     for (int64 index = blockIdx.y; index < args.item_count; index += gridDim.y) {
-      SequenceItem item = args.items[index];
-      if (item.slot < 0 || item.length <= INTERVAL) continue;
-      int last = (item.length - 1) / INTERVAL * INTERVAL;  // nothing follows the last checkpoint
-      fetch_inputs<false>(args, item, 0, range, tile);
-      fetch_b_and_c(args, item, 0, range.group, tile.fetched_states);
-      for (int base = 0; base < last; base += TILE_TOKENS) {
-        wait_fetched();
-        sync_block();  // the tile before is done with
-        if (base == 0) stage_states_before(args, item, base, range, tile);
-        stage_inputs<false>(item, base, range, tile);
-        stage_b_and_c(item, base, tile.fetched_states, tile.b, tile.c);
-        if (base + TILE_TOKENS < last) {
-          fetch_inputs<false>(args, item, base + TILE_TOKENS, range, tile);
-          fetch_b_and_c(args, item, base + TILE_TOKENS, range.group, tile.fetched_states);
-        }
-        sync_block();
-        run_tile(tile);
-        if ((base + TILE_TOKENS) % INTERVAL != 0) continue;
-#pragma unroll 1
-        for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
-          int64 channel = range.begin + channel_of_turn(turn);
-          float h[STATES];
-          load_floats(tile.before + own_place(turn), h);
-          store_checkpoint(checkpoint_place(args, item, base + TILE_TOKENS, INTERVAL, channel), state_lane(),
-                           channel < range.end, h);
-        }
-      }
+      run(range, segment_of(args, args.items[index]));
     }
   }
 }
 
+#if HAS_CHECKPOINTS
+static_assert(INTERVAL == CHECKPOINT_INTERVAL, "the forward stores checkpoints elsewhere");
+#else
+extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd_checkpoints(const SsmArguments args) {
+  Tile tile = shared_tile();
+  for_each_segment(args, tile, [&](const ChannelRange& range, const Segment& segment) {
+    const SequenceItem& item = segment.item;
+    if (item.slot < 0 || segment.offset + item.length <= INTERVAL) return;
+    auto store = [&](int next) {
+      if (next % INTERVAL != 0) return;
+#pragma unroll 1
+      for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
+        int64 channel = range.begin + channel_of_turn(turn);
+        float h[STATES];
+        load_floats(tile.before + own_place(turn), h);
+        store_aligned_states(checkpoint_place(args, segment, segment.offset + next, INTERVAL, channel), channel < range.end, h);
+      }
+    };
+#pragma unroll 1
+    for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
+      int64 channel = range.begin + channel_of_turn(turn);
+      float h[STATES] = {};
+#if HAS_INITIAL_STATES
+      load_states(args.initial_states + state_place(args, item, channel), channel < range.end, h);
+#endif
+#if HAS_SEGMENTS
+      if (segment.offset > 0) {
+        load_states(boundary_states(args, args.segment_states, segment, segment.offset, channel), channel < range.end, h);
+      }
+#endif
+      store_floats(tile.before + own_place(turn), h);
+    }
+    if (segment.offset > 0) store(0);
+    int last = (item.length - 1) / INTERVAL * INTERVAL;
+    run_forward(args, item, last, range, tile, [] {}, store);
+  });
+}
+#endif
+
+#if HAS_SEGMENTS
+// The sum of dt over the tile, added to tile.dt_sum.
+__device__ __forceinline__ void add_dt(const Tile& tile) {
+  for (int k = threadIdx.x; k < CHANNELS; k += BLOCK) {
+    float sum = tile.dt_sum[k];
+    for (int t = 0; t < TILE_TOKENS; ++t) sum += tile.tokens[t * COLUMNS + column_of(k)].x;
+    tile.dt_sum[k] = sum;
+  }
+}
+__device__ __forceinline__ void clear_own(float* own) {
+  float zero[STATES] = {};
+#pragma unroll 1
+  for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) store_floats(own + own_place(turn), zero);
+}
+__device__ __forceinline__ void store_boundary(const SsmArguments& args, float* states, const Segment& segment, int at,
+                                               const ChannelRange& range, const float* own) {
+#pragma unroll 1
+  for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
+    int64 channel = range.begin + channel_of_turn(turn);
+    float h[STATES];
+    load_floats(own + own_place(turn), h);
+    store_aligned_states(boundary_states(args, states, segment, at, channel), channel < range.end, h);
+  }
+}
+__device__ __forceinline__ void store_dt(const SsmArguments& args, const Segment& segment, const ChannelRange& range,
+                                         const Tile& tile) {
+  int next = segment.offset + segment.item.length;
+  for (int k = threadIdx.x; k < CHANNELS; k += BLOCK) {
+    if (range.begin + k < range.end) *boundary_dt(args, segment, next, range.begin + k) = tile.dt_sum[k];
+    tile.dt_sum[k] = 0.0f;
+  }
+}
+
+#if HAS_CHECKPOINTS
+#else
+// Segments from zero, forward: their states at the end, and the sum of dt.
+extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd_segments(const SsmArguments args) {
+  Tile tile = shared_tile();
+  for (int k = threadIdx.x; k < CHANNELS; k += BLOCK) tile.dt_sum[k] = 0.0f;
+  for_each_segment(args, tile, [&](const ChannelRange& range, const Segment& segment) {
+    const SequenceItem& item = segment.item;
+    if (item.slot < 0 || !segment.goes_on) return;
+    clear_own(tile.before);
+    run_forward(args, item, item.length, range, tile, [&] { add_dt(tile); }, [](int) {});
+    store_boundary(args, args.segment_states, segment, segment.offset + item.length, range, tile.before);
+    store_dt(args, segment, range, tile);
+  });
+}
+extern "C" __global__ void __launch_bounds__(WALK_BLOCK) ssm_pack_bwd_boundaries(const SsmArguments args) {
+  walk_boundaries<true>(args, args.segment_states);
+}
+#endif
+
+// Segments backward, as if nothing came after: a * g before the first token; and the sum of dt, where it is not known yet.
+extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd_gradient_segments(const SsmArguments args) {
+  Tile tile = shared_tile();
+  for (int k = threadIdx.x; k < CHANNELS; k += BLOCK) tile.dt_sum[k] = 0.0f;
+  for_each_segment(args, tile, [&](const ChannelRange& range, const Segment& segment) {
+    const SequenceItem& item = segment.item;
+    if (item.slot < 0 || segment.offset == 0) return;
+    clear_own(tile.carry);
+#if HAS_FINAL_STATES
+#pragma unroll 1
+    for (int turn = 0; turn < CHANNEL_GROUPS && !segment.goes_on; ++turn) {
+      int64 channel = range.begin + channel_of_turn(turn);
+      float carry[STATES];
+      load_states(args.dfinal_states + state_place(args, item, channel), channel < range.end, carry);
+      store_floats(tile.carry + own_place(turn), carry);
+    }
+#endif
+    int base = (item.length - 1) / TILE_TOKENS * TILE_TOKENS;
+    fetch_inputs<true>(args, item, base, range, tile);
+    fetch_b_and_c(args, item, base, range.group, tile.fetched_states);
+    for (; base >= 0; base -= TILE_TOKENS) {
+      wait_fetched();
+      sync_block();  // the tile before is done with
+      stage_inputs<true>(item, base, range, tile);
+      stage_b_and_c(item, base, tile.fetched_states, tile.b, tile.c);
+      if (base > 0) {
+        fetch_inputs<true>(args, item, base - TILE_TOKENS, range, tile);
+        fetch_b_and_c(args, item, base - TILE_TOKENS, range.group, tile.fetched_states);
+      }
+      sync_block();
+#if HAS_CHECKPOINTS
+      add_dt(tile);
+#endif
+#pragma unroll 1
+      for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
+        const Float4* tokens = tile.tokens + column_of(channel_of_turn(turn));
+        float rate[STATES], carry[STATES];
+        load_floats(tile.rate + own_place(turn), rate);
+        load_floats(tile.carry + own_place(turn), carry);
+#pragma unroll 4
+        for (int t = TILE_TOKENS - 1; t >= 0; --t) {
+          Float4 token = tokens[t * COLUMNS];
+          float dt = token.x, dy = token.z, c[STATES];
+          load_floats(tile.c + t * PADDED_STATES + state_lane() * STATES, c);
+#pragma unroll
+          for (int s = 0; s < STATES; ++s) carry[s] = exp2_flush(dt * rate[s]) * fused_multiply_add(dy, c[s], carry[s]);
+        }
+        store_floats(tile.carry + own_place(turn), carry);
+      }
+    }
+    store_boundary(args, args.segment_gradients, segment, segment.offset, range, tile.carry);
+#if HAS_CHECKPOINTS
+    if (segment.goes_on) store_dt(args, segment, range, tile);
+    for (int k = threadIdx.x; k < CHANNELS; k += BLOCK) tile.dt_sum[k] = 0.0f;
+#endif
+  });
+}
+extern "C" __global__ void __launch_bounds__(WALK_BLOCK) ssm_pack_bwd_gradient_boundaries(const SsmArguments args) {
+  walk_boundaries<false>(args, args.segment_gradients);
+}
 #endif
 
 // The states before each step of the tile, from those before the first.
@@ -451,7 +593,7 @@ __device__ __forceinline__ void clear_time_sums(const SsmArguments& args, const 
   }
 }
 
-// dB and dC of a tile: the warps' sums, as partial sums of the block. A block that takes several ranges of channels adds them up.
+// dB and dC of SUM_TOKENS tokens: the warps' sums, as partial sums of the block. A block that takes several ranges of channels adds them up.
 __device__ __forceinline__ void write_b_and_c(const SsmArguments& args, const SequenceItem& item, int base,
                                               const ChannelRange& range, const Tile& tile, bool add) {
   constexpr unsigned PACKS = 2 * D_STATE / STATE_PACK;  // of a token: dB, then dC
@@ -459,7 +601,7 @@ __device__ __forceinline__ void write_b_and_c(const SsmArguments& args, const Se
   if (args.blocks_per_group > 1) token += int64(blockIdx.x % unsigned(args.blocks_per_group)) * args.batch * args.seqlen;
   float* partial = args.partial_bc + (token * args.groups + range.group) * 2 * D_STATE;
 #pragma unroll 1
-  for (unsigned k = threadIdx.x; k < TILE_TOKENS * PACKS; k += BLOCK) {
+  for (unsigned k = threadIdx.x; k < SUM_TOKENS * PACKS; k += BLOCK) {
     int j = int(k / PACKS), column = int(k % PACKS * STATE_PACK);
     if (base + j >= item.length) break;
     int n = column % D_STATE, kind = column / D_STATE;
@@ -467,7 +609,7 @@ __device__ __forceinline__ void write_b_and_c(const SsmArguments& args, const Se
     float sum[STATE_PACK] = {}, more[STATE_PACK];
 #pragma unroll
     for (int w = 0; w < WARPS; ++w) {
-      load_floats(warp_sums + w * TILE_TOKENS * 2 * PADDED_STATES, more);
+      load_floats(warp_sums + w * SUM_TOKENS * 2 * PADDED_STATES, more);
 #pragma unroll
       for (int i = 0; i < STATE_PACK; ++i) sum[i] += more[i];
     }
@@ -507,39 +649,47 @@ __device__ __forceinline__ void write_gradients(const SsmArguments& args, const 
   }
 }
 
-__device__ __forceinline__ void fetch_tile(const SsmArguments& args, const SequenceItem& item, int base,
+__device__ __forceinline__ void fetch_tile(const SsmArguments& args, const Segment& segment, int base,
                                            const ChannelRange& range, const Tile& tile) {
-  fetch_inputs<true>(args, item, base, range, tile);
-  fetch_b_and_c(args, item, base, range.group, tile.fetched_states);
-  if (base > 0 && base % INTERVAL == 0) fetch_checkpoint(args, item, base, range, tile);
+  fetch_inputs<true>(args, segment.item, base, range, tile);
+  fetch_b_and_c(args, segment.item, base, range.group, tile.fetched_states);
+  if (segment.offset + base > 0 && base % INTERVAL == 0) fetch_checkpoint(args, segment, base, range, tile);
 }
 
-// One sequence, tile by tile from its end. Before a tile that no checkpoint precedes come those between the two, forward. A thread
+// One sequence or segment, tile by tile from its end. Before a tile that no checkpoint precedes come those between the two, forward. A thread
 // stages inputs where it alone has taken results from, so what remains to wait for is that inputs are there, and results.
-__device__ __forceinline__ void run_sequence(const SsmArguments& args, const SequenceItem& item, const ChannelRange& range,
+__device__ __forceinline__ void run_sequence(const SsmArguments& args, const Segment& segment, const ChannelRange& range,
                                              const Tile& tile, int& not_folded, bool add) {
+  const SequenceItem& item = segment.item;
 #pragma unroll 1
   for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
     float carry[STATES] = {};
-#if HAS_FINAL_STATES
+#if HAS_FINAL_STATES || HAS_SEGMENTS
     int64 channel = range.begin + channel_of_turn(turn);
-    load_states(args.dfinal_states + state_place(args, item, channel), channel < range.end, carry);
+    bool exists = channel < range.end;
+#endif
+#if HAS_FINAL_STATES
+    if (!segment.goes_on) load_states(args.dfinal_states + state_place(args, item, channel), exists, carry);
+#endif
+#if HAS_SEGMENTS
+    int next = segment.offset + item.length;
+    if (segment.goes_on) load_states(boundary_states(args, args.segment_gradients, segment, next, channel), exists, carry);
 #endif
     store_floats(tile.carry + own_place(turn), carry);
   }
   int tiles = (item.length + TILE_TOKENS - 1) / TILE_TOKENS;
   int base = (tiles - 1) * TILE_TOKENS;  // of the tile to go back through
   int at = base / INTERVAL * INTERVAL;   // of the tile that is next
-  if (tiles > 0) fetch_tile(args, item, at, range, tile);
+  if (tiles > 0) fetch_tile(args, segment, at, range, tile);
   while (base >= 0) {
     bool back = CHECKPOINT_TILES == 1 || at == base;
     int next_base = back ? base - TILE_TOKENS : base;
     int next_at = back ? next_base / INTERVAL * INTERVAL : at + TILE_TOKENS;
     wait_fetched();
-    if (at % INTERVAL == 0) stage_states_before(args, item, at, range, tile);
+    if (at % INTERVAL == 0) stage_states_before(args, segment, at, range, tile);
     stage_inputs<true>(item, at, range, tile);
     stage_b_and_c(item, at, tile.fetched_states, tile.b, tile.c);
-    if (next_base >= 0) fetch_tile(args, item, next_at, range, tile);
+    if (next_base >= 0) fetch_tile(args, segment, next_at, range, tile);
     sync_block();
     if (back) {
       run_states_to_steps(tile);
@@ -548,10 +698,13 @@ __device__ __forceinline__ void run_sequence(const SsmArguments& args, const Seq
         ChannelSums sums;
 #pragma unroll 1
         for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) run_back(tile, step, turn, sums);
-        sums.store(tile.channel_sums + (int(threadIdx.x) / 32 * TILE_TOKENS + step * STEP_TOKENS) * 2 * PADDED_STATES);
+        int first = step * STEP_TOKENS % SUM_TOKENS;
+        sums.store(tile.channel_sums + (int(threadIdx.x) / 32 * SUM_TOKENS + first) * 2 * PADDED_STATES);
+        if (first > 0) continue;
+        sync_block();
+        write_b_and_c(args, item, base + step * STEP_TOKENS, range, tile, add);
+        if constexpr (SUM_TOKENS < TILE_TOKENS) sync_block();  // the sums have been read
       }
-      sync_block();
-      write_b_and_c(args, item, base, range, tile, add);
       write_gradients(args, item, base, range, tile);
       not_folded += TILE_TOKENS;
       if (not_folded >= FOLD_TOKENS) {
@@ -566,6 +719,7 @@ __device__ __forceinline__ void run_sequence(const SsmArguments& args, const Seq
     at = next_at;
   }
 #if HAS_INITIAL_STATES
+  if (segment.offset > 0) return;
 #pragma unroll 1
   for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
     int64 channel = range.begin + channel_of_turn(turn);
@@ -596,7 +750,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd(con
 #endif
         continue;
       }
-      run_sequence(args, item, range, tile, not_folded, range.begin > first.begin);
+      run_sequence(args, segment_of(args, item), range, tile, not_folded, range.begin > first.begin);
     }
     fold_time_sums(args, range, tile);
   }

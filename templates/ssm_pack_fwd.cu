@@ -17,6 +17,7 @@
 #include "device/lane_sum.cuh"
 #include "device/ssm_arguments.cuh"
 #include "device/ssm_tile.cuh"
+#include "device/ssm_segments.cuh"
 
 constexpr int CHANNELS = BLOCK / LANES;                          // of a block
 constexpr int SUM_TOKENS = TILE_TOKENS < 8 ? TILE_TOKENS : 8;    // tokens whose y is summed over lanes together
@@ -55,11 +56,15 @@ __device__ __forceinline__ Tile shared_tile() {
   return tile;
 }
 
+// The thread's channel inside the block.
+__device__ __forceinline__ int own_channel() { return int(threadIdx.x) / 32 * WARP_CHANNELS + warp_channel(); }
+
 // Where a thread keeps the inputs of round `round` that it has fetched for the tile at `base`.
 __device__ __forceinline__ Element* fetched_inputs(const Tile& tile, int base, int round) {
   return tile.fetched + base / TILE_TOKENS % 2 * (INPUTS * FETCHED) + (round * BLOCK + int(threadIdx.x)) * VECTOR;
 }
 
+template <bool OUTPUTS>
 __device__ __forceinline__ void fetch_tile(const SsmArguments& args, const SequenceItem& item, int base,
                                            const ChannelRange& range, const Tile& tile) {
 #pragma unroll 1
@@ -73,7 +78,7 @@ __device__ __forceinline__ void fetch_tile(const SsmArguments& args, const Seque
     fetch<BYTES>(to, element_at(args.u, item.row, token, channel));
     fetch<BYTES>(to + FETCHED, element_at(args.delta, item.row, token, channel));
 #if HAS_Z
-    fetch<BYTES>(to + 2 * FETCHED, element_at(args.z, item.row, token, channel));
+    if constexpr (OUTPUTS) fetch<BYTES>(to + 2 * FETCHED, element_at(args.z, item.row, token, channel));
 #endif
   }
   fetch_b_and_c(args, item, base, range.group, tile.fetched_states);
@@ -131,10 +136,55 @@ __device__ __forceinline__ void write_outputs(const SsmArguments& args, const Se
   }
 }
 
+#if HAS_SEGMENTS
+// Segments from zero: their states at the end, and the sum of dt.
+extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_fwd_segments(const SsmArguments args) {
+  Tile tile = shared_tile();
+  ChannelRange range = block_channels(args, CHANNELS);
+  int own = own_channel();
+  int64 channel = range.begin + own;
+  bool exists = channel < range.end;
+  float rate[STATES];
+  load_decay_rates(args, channel, exists, state_lane(), rate);
+  stage_parameters(args, range, CHANNELS, tile.delta_bias, tile.skip);
+  sync_block();
+  for (int64 index = blockIdx.y; index < args.item_count; index += gridDim.y) {
+    Segment segment = segment_of(args, args.items[index]);
+    const SequenceItem& item = segment.item;
+    if (item.slot < 0 || !segment.goes_on) continue;
+    float h[STATES] = {}, dt_sum = 0.0f;
+    fetch_tile<false>(args, item, 0, range, tile);
+    for (int base = 0; base < item.length; base += TILE_TOKENS) {
+      wait_fetched();
+      stage_inputs(item, base, range, tile);
+      stage_b_and_c(item, base, tile.fetched_states, tile.b, tile.c);
+      if (base + TILE_TOKENS < item.length) fetch_tile<false>(args, item, base + TILE_TOKENS, range, tile);
+      sync_block();
+#pragma unroll 8
+      for (int t = 0; t < TILE_TOKENS; ++t) {
+        float dt = tile.dt[t * CHANNELS + own], dt_u = tile.dt_u[t * CHANNELS + own], b[STATES];
+        load_floats(tile.b + t * PADDED_STATES + state_lane() * STATES, b);
+        dt_sum += dt;
+#pragma unroll
+        for (int s = 0; s < STATES; ++s) h[s] = fused_multiply_add(exp2_flush(dt * rate[s]), h[s], dt_u * b[s]);
+      }
+      sync_block();
+    }
+    int next = segment.offset + item.length;
+    store_aligned_states(boundary_states(args, args.segment_states, segment, next, channel), exists, h);
+    if (exists && state_lane() == 0) *boundary_dt(args, segment, next, channel) = dt_sum;
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(WALK_BLOCK) ssm_pack_fwd_boundaries(const SsmArguments args) {
+  walk_boundaries<true>(args, args.segment_states);
+}
+#endif
+
 extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_fwd(const SsmArguments args) {
   Tile tile = shared_tile();
   ChannelRange range = block_channels(args, CHANNELS);
-  int lane = state_lane(), own = int(threadIdx.x) / 32 * WARP_CHANNELS + warp_channel();
+  int lane = state_lane(), own = own_channel();
   int64 channel = range.begin + own;
   bool exists = channel < range.end;
   float rate[STATES];
@@ -148,31 +198,34 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_fwd(con
       write_zeros(args.out, item, range, CHANNELS);
       continue;
     }
-#if HAS_INITIAL_STATES || HAS_FINAL_STATES
-    int64 state = (int64(item.slot) * args.dim + channel) * D_STATE + lane * STATES;
-#endif
-    float h[STATES];
-#pragma unroll
-    for (int s = 0; s < STATES; ++s) {
-      h[s] = 0.0f;
-#if HAS_INITIAL_STATES
-      if (exists && lane * STATES + s < D_STATE) h[s] = args.initial_states[state + s];
-#endif
+    Segment segment = segment_of(args, item);
+    float h[STATES] = {};
+#if HAS_SEGMENTS
+    if (segment.offset > 0) {
+      load_states(boundary_states(args, args.segment_states, segment, segment.offset, channel), exists, h);
     }
+#endif
+#if HAS_INITIAL_STATES || HAS_FINAL_STATES
+    int64 state = (int64(item.slot) * args.dim + channel) * D_STATE;
+#endif
+#if HAS_INITIAL_STATES
+    if (segment.offset == 0) load_states(args.initial_states + state, exists, h);
+#endif
 
     // A thread stages inputs where it alone has taken y from, so what remains to wait for is that inputs are there, and y.
-    if (item.length > 0) fetch_tile(args, item, 0, range, tile);
+    if (item.length > 0) fetch_tile<true>(args, item, 0, range, tile);
     for (int base = 0; base < item.length; base += TILE_TOKENS) {
       wait_fetched();
       stage_inputs(item, base, range, tile);
       stage_b_and_c(item, base, tile.fetched_states, tile.b, tile.c);
-      if (base + TILE_TOKENS < item.length) fetch_tile(args, item, base + TILE_TOKENS, range, tile);
+      if (base + TILE_TOKENS < item.length) fetch_tile<true>(args, item, base + TILE_TOKENS, range, tile);
       sync_block();
 #pragma unroll 1
       for (int first = 0; first < TILE_TOKENS; first += SUM_TOKENS) {
 #if HAS_CHECKPOINTS
-        if (base + first > 0 && (base + first) % CHECKPOINT_INTERVAL == 0 && base + first < item.length) {
-          store_checkpoint(checkpoint_place(args, item, base + first, CHECKPOINT_INTERVAL, channel), lane, exists, h);
+        int at = segment.offset + base + first;
+        if (at > 0 && at % CHECKPOINT_INTERVAL == 0 && base + first < item.length) {
+          store_aligned_states(checkpoint_place(args, segment, at, CHECKPOINT_INTERVAL, channel), exists, h);
         }
 #endif
         float y[SUM_TOKENS];
@@ -201,10 +254,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_fwd(con
       write_outputs(args, item, base, range, tile);
     }
 #if HAS_FINAL_STATES
-#pragma unroll
-    for (int s = 0; s < STATES; ++s) {
-      if (exists && lane * STATES + s < D_STATE) args.final_states[state + s] = h[s];
-    }
+    if (!segment.goes_on) store_states(args.final_states + state, exists, h);
 #endif
   }
 }

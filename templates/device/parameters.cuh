@@ -36,6 +36,7 @@
 #define PLAIN 0
 #define ASYNC 1
 #define COPIES ASYNC
+#define HAS_SEGMENTS ON
 #define BLOCK 128
 #define LANES 4
 #define CHANNEL_GROUPS 2

@@ -1,4 +1,5 @@
 #pragma once
+#include "lane_sum.cuh"
 #include "math.cuh"
 #include "number.cuh"
 #include "ssm_arguments.cuh"
@@ -107,40 +108,44 @@ __device__ __forceinline__ ChannelRange next_channels(const SsmArguments& args, 
 constexpr int CHECKPOINT_INTERVAL = D_STATE <= 128 ? 16 : D_STATE <= 256 ? 32 : 64;
 #endif
 
-// The states of a channel before token `base` > 0 of a sequence, a multiple of `interval`. A sequence that begins at token f of all
-// tokens has its first one at f / interval; since one of n tokens has at most (n - 1) / interval of them, the next sequence's are
-// behind.
-__device__ __forceinline__ float* checkpoint_place(const SsmArguments& args, const SequenceItem& item, int base, int interval,
-                                                   int64 channel) {
-  int64 first_token = item.row * args.seqlen + item.start;
-  int64 place = first_token / interval + base / interval - 1;
-  return args.checkpoints + (place * args.dim + channel) * D_STATE;
-}
-
-__device__ __forceinline__ void store_checkpoint(float* place, int lane, bool exists, const float (&h)[STATES]) {
-  if (!exists) return;
-  if constexpr (PADDED_STATES == D_STATE) {
-    store_global_floats(place + lane * STATES, h);
-  } else {
+// The states of one channel in a dense (..., dim, D_STATE) array of fp32, each lane its own; 0 for those that do not exist.
+__device__ __forceinline__ void load_states(const float* from, bool exists, float (&h)[STATES]) {
 #pragma unroll
-    for (int s = 0; s < STATES; ++s) {
-      if (lane * STATES + s < D_STATE) place[lane * STATES + s] = h[s];
-    }
+  for (int s = 0; s < STATES; ++s) {
+    int n = state_lane() * STATES + s;
+    h[s] = exists && n < D_STATE ? from[n] : 0.0f;
+  }
+}
+__device__ __forceinline__ void store_states(float* to, bool exists, const float (&h)[STATES]) {
+#pragma unroll
+  for (int s = 0; s < STATES; ++s) {
+    int n = state_lane() * STATES + s;
+    if (exists && n < D_STATE) to[n] = h[s];
+  }
+}
+// The same where the array begins at a multiple of 16 bytes.
+__device__ __forceinline__ void store_aligned_states(float* to, bool exists, const float (&h)[STATES]) {
+  if constexpr (PADDED_STATES == D_STATE) {
+    if (exists) store_global_floats(to + state_lane() * STATES, h);
+  } else {
+    store_states(to, exists, h);
   }
 }
 
 constexpr float MOST_FLOAT = 3.402823466e38f;  // the largest finite value
 
-// A * log2(e), so that exp(dt * A) is one exponential of base 2.
+// A * log2(e), so that exp(dt * A) is one exponential of base 2. Finite, so that dt = 0 gives exp(0) whatever A is; a NaN stays.
+__device__ __forceinline__ float decay_rate(float a) {
+  float rate = a * LOG2_E;
+  rate = rate < -MOST_FLOAT ? -MOST_FLOAT : rate;
+  return rate > MOST_FLOAT ? MOST_FLOAT : rate;
+}
 __device__ __forceinline__ void load_decay_rates(const SsmArguments& args, int64 channel, bool exists, int lane,
                                                  float (&rate)[STATES]) {
 #pragma unroll
   for (int s = 0; s < STATES; ++s) {
     int n = lane * STATES + s;
-    float r = exists && n < D_STATE ? args.A[channel * D_STATE + n] * LOG2_E : 0.0f;
-    // Finite, so that dt = 0 gives exp(0) whatever A is; a NaN stays.
-    r = r < -MOST_FLOAT ? -MOST_FLOAT : r;
-    rate[s] = r > MOST_FLOAT ? MOST_FLOAT : r;
+    rate[s] = exists && n < D_STATE ? decay_rate(args.A[channel * D_STATE + n]) : 0.0f;
   }
 }
 
