@@ -133,6 +133,7 @@ Spec spec_of(const Case& check_case) {
   } else {
     set_if_known(values, "conv_width", static_cast<int>(check_case.conv_width));
     set_if_known(values, "bias", check_case.bias);
+    set_if_known(values, "map", static_cast<int>(check_case.map));
     if (values.has("activation")) values.set_text("activation", check_case.silu ? "silu" : "none");
   }
   return spec;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "generator/operators.hpp"
+#include "generator/sequence_map.hpp"
 #include "runtime/operator_call.hpp"
 
 /// Proof that an operator on a device computes the oracle's values: cases, bounds, comparisons.
@@ -31,6 +32,7 @@ struct Case {
   std::int64_t conv_width = 4;                                  ///< convolution only
   bool softplus = true, D = true, z = true, delta_bias = true;  ///< scan only
   bool bias = true, silu = true;                                ///< convolution only
+  MapStorage map = MapStorage::positions;                       ///< convolution only
   bool initial_states = false;
   bool final_states = false;  ///< forward: asked for; backward: their gradient is given
   bool checkpoints = false;   ///< scan only: stored by the forward, given to the backward

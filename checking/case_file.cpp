@@ -1,6 +1,7 @@
 #include "checking/case_file.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>
@@ -9,6 +10,8 @@
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "generator/shared_fields.hpp"
 
 namespace packjit::checking {
 
@@ -63,6 +66,14 @@ Layout layout_named(const std::string& name) {
     if (name == layout_name(layout)) return layout;
   }
   refuse("layout", json(name).dump(), "token-major, channel-major or strided");
+}
+
+MapStorage map_named(const std::string& name) {
+  const auto* const found = std::ranges::find(kMapLabels, name);
+  if (found == std::end(kMapLabels)) {
+    refuse("map", json(name).dump(), fmt::format("{}", fmt::join(kMapLabels, ", ")));
+  }
+  return static_cast<MapStorage>(found - std::begin(kMapLabels));
 }
 
 std::vector<Row> rows_from(const json& value) {
@@ -122,6 +133,8 @@ void read_field(Case& c, const std::string& name, const json& value) {
     const std::string activation = text_of(name, value);
     if (activation != "silu" && activation != "none") refuse(name, value.dump(), "silu or none");
     c.silu = activation == "silu";
+  } else if (name == "map" && !scan) {
+    c.map = map_named(text_of(name, value));
   } else if (name == "layout") {
     c.layout = layout_named(text_of(name, value));
   } else if (name == "seed") {
@@ -206,7 +219,10 @@ json case_json(const Case& c) {
                      {"z", c.z},
                      {"delta_bias", c.delta_bias}});
   } else {
-    document.update({{"conv_width", c.conv_width}, {"bias", c.bias}, {"activation", c.silu ? "silu" : "none"}});
+    document.update({{"conv_width", c.conv_width},
+                     {"bias", c.bias},
+                     {"activation", c.silu ? "silu" : "none"},
+                     {"map", kMapLabels[static_cast<std::size_t>(c.map)]}});
   }
   for (const Row& row : c.rows) {
     json lengths = json::array();

@@ -7,6 +7,7 @@
 
 #include "checking/checks.hpp"
 #include "checking/random.hpp"
+#include "generator/shared_fields.hpp"
 
 namespace packjit::checking {
 
@@ -129,6 +130,12 @@ class Matrix {
     c.initial_states = c.final_states = true;
     rows_for(c, 7, true);
     add(c, {CheckKind::oracle, CheckKind::isolation, CheckKind::cut});
+    if (is_scan(op)) return;
+    for (const MapStorage map : {MapStorage::positions16, MapStorage::bits, MapStorage::offsets}) {
+      c.map = map;
+      c.name = fmt::format("conv_width 7, map stored as {}", kMapLabels[static_cast<std::size_t>(map)]);
+      add(c, {CheckKind::oracle, CheckKind::isolation});
+    }
   }
   void strided(Operator op) {
     Case c = base(op, Dtype::bf16);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "cli/bench_map.hpp"
 #include "cli/bench_peers.hpp"
 #include "cli/bench_report.hpp"
 #include "cli/bench_rows.hpp"
@@ -141,6 +142,7 @@ void bench_ops(Options options, const std::string& command) {
 void register_bench(CLI::App& app) {
   CLI::App* bench = app.add_subcommand("bench", "measure on a GPU");
   bench->require_subcommand(1);
+  add_bench_map(*bench);
   CLI::App* ops = bench->add_subcommand("ops", "the operators' times on lengths of your choice, beside their limits");
   const auto options = std::make_shared<Options>();
   ShapeOptions& shape = options->shape;

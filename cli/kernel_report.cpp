@@ -24,7 +24,7 @@ Plan any_plan(const Spec& spec, const Config& config) {
   if (is_scan(spec.op)) {
     sizes.d_state = spec.values["d_state"];
     sizes.groups = spec.values["groups"] == 0 ? 1 : 2;
-  } else {
+  } else if (spec.op != Operator::sequence_map) {
     sizes.conv_width = spec.values["conv_width"];
     sizes.history = sizes.conv_width - 1;
   }

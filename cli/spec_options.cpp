@@ -22,13 +22,14 @@ std::string fallback_text(const Field& field) {
   return std::string(field.labels[static_cast<std::size_t>(field.fallback - field.minimum)]);
 }
 
-// "scan" or "convolution" where only one kind of operator has the field.
+// Which operators have the field, where not all that take tensors do.
 std::string owners(std::string_view name) {
   bool scan = false, convolution = false;
   for (Operator op : kOperators) {
     if (Spec(op).values.has(name)) (is_scan(op) ? scan : convolution) = true;
   }
   if (scan && convolution) return {};
+  if (!scan && !convolution) return "sequence_map only; ";
   return scan ? "ssm_pack only; " : "conv1d_pack only; ";
 }
 
@@ -72,8 +73,9 @@ std::string flag_name(std::string_view field) {
 }
 
 void SpecOptions::add_operator_and_spec(CLI::App& command) {
-  command.add_option("OP", op_, "conv1d_pack_fwd, conv1d_pack_bwd, ssm_pack_fwd or ssm_pack_bwd")->required();
-  for (Operator op : kOperators) {
+  command.add_option("OP", op_, "conv1d_pack_fwd, conv1d_pack_bwd, ssm_pack_fwd, ssm_pack_bwd or sequence_map")
+      ->required();
+  for (Operator op : kTemplates) {
     for (const Field& field : spec_fields(op)) {
       const auto known = [&](const Flag& flag) { return flag.field == field.name; };
       if (std::any_of(flags_.begin(), flags_.end(), known)) continue;
@@ -88,16 +90,16 @@ void SpecOptions::add_operator_and_spec(CLI::App& command) {
 
 void SpecOptions::add_config(CLI::App& command) {
   std::string help = "sets a Config field; may be repeated. ";
-  for (Operator op : kOperators) {
+  for (Operator op : kTemplates) {
     help += fmt::format("{}:", name_of(op));
     for (const Field& field : config_fields(op)) help += fmt::format(" {}", field.name);
-    help += op == Operator::ssm_pack_bwd ? "" : ". ";
+    help += op == Operator::sequence_map ? "" : ". ";
   }
   // One value a flag, or the next positional argument would be taken for another setting.
   command.add_option("--set", settings_, help)->type_name("KEY=VALUE")->expected(1)->take_all();
 }
 
-Operator SpecOptions::op() const { return operator_named(op_); }
+Operator SpecOptions::op() const { return operator_named(op_, kTemplates); }
 
 Spec SpecOptions::spec() const {
   Spec spec(op());

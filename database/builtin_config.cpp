@@ -141,6 +141,7 @@ Config conv_config(const Spec& spec, const Workload& work) {
 }  // namespace
 
 Config builtin_config(const Spec& spec, const std::string& arch, const Workload& work) {
+  if (spec.op == Operator::sequence_map) return Config(spec.op);
   Config config = is_scan(spec.op) ? scan_config(spec, work) : conv_config(spec, work);
   const int longest = kLongestAccess / static_cast<int>(size_of(static_cast<Dtype>(spec.values["dtype"])));
   config.values.set("vector", std::min(config.values["vector"], longest));

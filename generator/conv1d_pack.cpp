@@ -18,6 +18,7 @@ constexpr Field kSpecFields[] = {
     {"initial_states", 0, 1, 0, kSwitch, "each sequence begins with given history"},
     {"final_states", 0, 1, 0, kSwitch, "the last inputs of each sequence are an output"},
     kLayoutField,
+    kMapField,
 };
 constexpr Field kBlockField = {"block", 32, 1024, 128, {}, "threads of a block"};
 constexpr Field kLoadTokensField = {"load_tokens", 1, 16, 4, {}, "tokens that a thread loads together"};

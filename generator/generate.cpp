@@ -9,6 +9,7 @@
 #include "generator/condition.hpp"
 #include "generator/shared_fields.hpp"
 #include "templates/device/conv_arguments.cuh"
+#include "templates/device/sequence_map_arguments.cuh"
 #include "templates/device/ssm_arguments.cuh"
 #include "templates/embedded_templates.hpp"
 
@@ -51,6 +52,10 @@ class Printer {
   Printer(const Spec& spec, const Config& config, Target target) : target_(target) {
     add(spec.values);
     add(config.values);
+    // The list of primitives is one for all operators, and asks for fields that not all of them have.
+    for (const Field& field : {kDtypeField, kConvertField}) {
+      if (!parameters_.contains(parameter_name(field.name))) add_absent(field);
+    }
   }
 
   void include(std::string_view name) {
@@ -100,9 +105,19 @@ class Printer {
       const std::string name = (is_switch ? "HAS_" : "") + parameter_name(field.name);
       parameters_[name] = {values[field.name], field.meaning};
       order_.push_back(name);
-      for (std::size_t i = 0; i < field.labels.size(); ++i) {
-        labels_[parameter_name(field.labels[i])] = field.minimum + static_cast<int>(i);
-      }
+      add_labels(field);
+    }
+  }
+
+  /// A field of other operators: it has no value, so it equals none of its labels.
+  void add_absent(const Field& field) {
+    labels_[parameter_name(field.name)] = field.minimum - 1;
+    add_labels(field);
+  }
+
+  void add_labels(const Field& field) {
+    for (std::size_t i = 0; i < field.labels.size(); ++i) {
+      labels_[parameter_name(field.labels[i])] = field.minimum + static_cast<int>(i);
     }
   }
 
@@ -185,6 +200,17 @@ std::string host_entries(std::string_view body, std::string_view argument_type) 
   return text;
 }
 
+/// The one argument of an operator's kernels.
+struct ArgumentType {
+  std::string_view name;
+  std::size_t bytes;
+};
+ArgumentType argument_type(Operator op) {
+  if (op == Operator::sequence_map) return {"MapArguments", sizeof(MapArguments)};
+  if (is_scan(op)) return {"SsmArguments", sizeof(SsmArguments)};
+  return {"ConvArguments", sizeof(ConvArguments)};
+}
+
 }  // namespace
 
 std::string source_key(const Spec& spec, const Config& config) {
@@ -198,14 +224,13 @@ Source generate(const Spec& spec, const Config& config, Target target) {
   printer.include(root);
   printer.require_all_read(root);
 
-  const std::string_view argument_type = is_scan(spec.op) ? "SsmArguments" : "ConvArguments";
-  const std::size_t argument_bytes = is_scan(spec.op) ? sizeof(SsmArguments) : sizeof(ConvArguments);
+  const ArgumentType argument = argument_type(spec.op);
   Source source;
   source.key = source_key(spec, config);
   source.text = fmt::format(
       "{}\n{}\n{}\nstatic_assert(sizeof({}) == {}, \"host and device disagree on the kernels' argument\");\n",
-      header(spec, config, source.key), printer.constants(), printer.body(), argument_type, argument_bytes);
-  if (target == Target::host) source.text += host_entries(source.text, argument_type);
+      header(spec, config, source.key), printer.constants(), printer.body(), argument.name, argument.bytes);
+  if (target == Target::host) source.text += host_entries(source.text, argument.name);
   return source;
 }
 

@@ -1,10 +1,12 @@
 #include "generator/operators.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <stdexcept>
 
 #include "generator/conv1d_pack.hpp"
+#include "generator/sequence_map.hpp"
 #include "generator/ssm_pack.hpp"
 
 namespace packjit {
@@ -14,17 +16,21 @@ std::size_t size_of(Dtype dtype) { return dtype == Dtype::fp32 ? 4 : 2; }
 std::string_view name_of(Dtype dtype) { return kDtypeLabels[static_cast<std::size_t>(dtype)]; }
 
 std::string_view name_of(Operator op) {
-  constexpr std::string_view kNames[] = {"conv1d_pack_fwd", "conv1d_pack_bwd", "ssm_pack_fwd", "ssm_pack_bwd"};
+  constexpr std::string_view kNames[] = {"conv1d_pack_fwd", "conv1d_pack_bwd", "ssm_pack_fwd", "ssm_pack_bwd",
+                                         "sequence_map"};
   return kNames[static_cast<std::size_t>(op)];
 }
 
-Operator operator_named(std::string_view name) {
-  for (Operator op : kOperators) {
+Operator operator_named(std::string_view name, std::span<const Operator> among) {
+  std::vector<std::string_view> names;
+  for (Operator op : among) {
     if (name_of(op) == name) return op;
+    names.push_back(name_of(op));
   }
-  throw std::invalid_argument(fmt::format("there is no operator '{}'; the operators are {}, {}, {} and {}", name,
-                                          name_of(kOperators[0]), name_of(kOperators[1]), name_of(kOperators[2]),
-                                          name_of(kOperators[3])));
+  const std::string_view last = names.back();
+  names.pop_back();
+  throw std::invalid_argument(
+      fmt::format("there is no operator '{}'; the operators are {} and {}", name, fmt::join(names, ", "), last));
 }
 
 bool is_scan(Operator op) { return op == Operator::ssm_pack_fwd || op == Operator::ssm_pack_bwd; }
@@ -33,13 +39,18 @@ bool is_backward(Operator op) { return op == Operator::conv1d_pack_bwd || op == 
 Spec::Spec(Operator operation) : op(operation), values(spec_fields(operation)) {}
 Config::Config(Operator operation) : op(operation), values(config_fields(operation)) {}
 
-std::span<const Field> spec_fields(Operator op) { return is_scan(op) ? ssm_spec_fields() : conv_spec_fields(); }
+std::span<const Field> spec_fields(Operator op) {
+  if (op == Operator::sequence_map) return map_spec_fields();
+  return is_scan(op) ? ssm_spec_fields() : conv_spec_fields();
+}
 
 std::span<const Field> config_fields(Operator op) {
+  if (op == Operator::sequence_map) return map_config_fields();
   return is_scan(op) ? ssm_config_fields(is_backward(op)) : conv_config_fields(is_backward(op));
 }
 
 std::span<const TensorRule> tensor_rules(Operator op) {
+  if (op == Operator::sequence_map) return {};
   return is_scan(op) ? ssm_tensor_rules(is_backward(op)) : conv_tensor_rules(is_backward(op));
 }
 
@@ -48,7 +59,9 @@ void check_pair(const Spec& spec, const Config& config) {
     throw std::invalid_argument(
         fmt::format("a Config of {} was given for a Spec of {}", name_of(config.op), name_of(spec.op)));
   }
-  if (is_scan(spec.op)) {
+  if (spec.op == Operator::sequence_map) {
+    check_map_pair(config);
+  } else if (is_scan(spec.op)) {
     check_ssm_pair(spec, config);
   } else {
     check_conv_pair(spec, config);
@@ -57,6 +70,7 @@ void check_pair(const Spec& spec, const Config& config) {
 
 Plan plan(const Spec& spec, const Config& config, const Problem& problem) {
   check_pair(spec, config);
+  if (spec.op == Operator::sequence_map) return map_plan(spec, config, problem);
   return is_scan(spec.op) ? ssm_plan(spec, config, problem) : conv_plan(spec, config, problem);
 }
 

@@ -11,18 +11,23 @@
 
 namespace packjit {
 
-/// The four operators of packed Mamba. Values are stable: they are stored.
-enum class Operator { conv1d_pack_fwd, conv1d_pack_bwd, ssm_pack_fwd, ssm_pack_bwd };
+/// The four operators of packed Mamba, and what prepares a batch for them: sequence_map turns boundaries into the map
+/// that they read. Values are stable: they are stored.
+enum class Operator { conv1d_pack_fwd, conv1d_pack_bwd, ssm_pack_fwd, ssm_pack_bwd, sequence_map };
+/// Those that take and give tensors.
 inline constexpr Operator kOperators[] = {Operator::conv1d_pack_fwd, Operator::conv1d_pack_bwd, Operator::ssm_pack_fwd,
                                           Operator::ssm_pack_bwd};
+/// Those that have a template.
+inline constexpr Operator kTemplates[] = {Operator::conv1d_pack_fwd, Operator::conv1d_pack_bwd, Operator::ssm_pack_fwd,
+                                          Operator::ssm_pack_bwd, Operator::sequence_map};
 
 /// Element types of activations. The values are those of the Spec field `dtype`.
 enum class Dtype { fp32, fp16, bf16 };
 [[nodiscard]] std::size_t size_of(Dtype dtype);       ///< bytes
 [[nodiscard]] std::string_view name_of(Dtype dtype);  ///< "bf16"
 [[nodiscard]] std::string_view name_of(Operator op);  ///< "ssm_pack_fwd"
-/// Throws std::invalid_argument that lists the four names.
-[[nodiscard]] Operator operator_named(std::string_view name);
+/// One of `among`; throws std::invalid_argument that lists their names.
+[[nodiscard]] Operator operator_named(std::string_view name, std::span<const Operator> among = kOperators);
 [[nodiscard]] bool is_scan(Operator op);  ///< ssm_pack, either direction
 [[nodiscard]] bool is_backward(Operator op);
 

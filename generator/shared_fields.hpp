@@ -26,6 +26,8 @@ void check_min_blocks(const Config& config);
 
 inline constexpr Field kDtypeField = {"dtype", 0, 2, 2, kDtypeLabels, "element type of activations"};
 inline constexpr Field kLayoutField = {"layout", 0, 2, 0, kLayoutLabels, "which stride of the activations is 1"};
+inline constexpr std::string_view kMapLabels[] = {"positions", "positions16", "bits", "offsets"};
+inline constexpr Field kMapField = {"map", 0, 3, 0, kMapLabels, "how a token's place in its sequence is stored"};
 inline constexpr Field kVectorField = {"vector", 1, 8, 8, {}, "elements that one load or store moves"};
 inline constexpr Field kConvertField = {
     "convert", 0, 1, 1, kConvertLabels, "fp32 to half precision by integer arithmetic, or as sm_80 and later can"};

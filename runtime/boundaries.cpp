@@ -42,33 +42,39 @@ void check_agreement(Form first_form, const SequenceMap& first, Form second_form
 
 }  // namespace
 
-Boundaries boundaries_from_tensor(Form form, const HostTensor& tensor, std::int64_t batch, std::int64_t seqlen) {
+void check_boundary_tensor(Form form, ElementType type, const std::vector<std::int64_t>& shape, std::int64_t batch,
+                           std::int64_t seqlen) {
   if (form == Form::rows) {
     throw std::invalid_argument("boundaries by rows come without a tensor; expected a form that has one");
   }
-  if (!is_integer(tensor.type)) {
+  if (!is_integer(type)) {
     throw std::invalid_argument(
-        fmt::format("{} has dtype {}; expected int16, uint16, int32 or int64", name_of(form), name_of(tensor.type)));
+        fmt::format("{} has dtype {}; expected int16, uint16, int32 or int64", name_of(form), name_of(type)));
   }
   if (form == Form::cu_seqlens) {
-    if (tensor.shape.size() != 1) {
+    if (shape.size() != 1) {
       throw std::invalid_argument(
-          fmt::format("cu_seqlens has shape {}; expected one dimension, (n_sequences + 1)", shape_text(tensor.shape)));
+          fmt::format("cu_seqlens has shape {}; expected one dimension, (n_sequences + 1)", shape_text(shape)));
     }
-  } else if (tensor.shape != std::vector{batch, seqlen}) {
+  } else if (shape != std::vector{batch, seqlen}) {
     throw std::invalid_argument(fmt::format("{} has shape {}; expected (batch, seqlen) = {}", name_of(form),
-                                            shape_text(tensor.shape), shape_text({batch, seqlen})));
+                                            shape_text(shape), shape_text({batch, seqlen})));
   }
+}
 
-  Boundaries boundaries{form, tensor.to_int64(), 0};
+std::int64_t saturation_of(Form form, ElementType type) {
+  if (form != Form::position_indices) return 0;
+  if (type == ElementType::int16) return kInt16Saturation;
+  return type == ElementType::uint16 ? kUint16Saturation : 0;
+}
+
+Boundaries boundaries_from_tensor(Form form, const HostTensor& tensor, std::int64_t batch, std::int64_t seqlen) {
+  check_boundary_tensor(form, tensor.type, tensor.shape, batch, seqlen);
+  Boundaries boundaries{form, tensor.to_int64(), saturation_of(form, tensor.type)};
   if (form != Form::cu_seqlens && tensor.type == ElementType::uint16) {
     for (std::int64_t& value : boundaries.values) {
       if (value == kUint16Padding) value = -1;
     }
-  }
-  if (form == Form::position_indices) {
-    if (tensor.type == ElementType::int16) boundaries.saturation = kInt16Saturation;
-    if (tensor.type == ElementType::uint16) boundaries.saturation = kUint16Saturation;
   }
   return boundaries;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "runtime/sequence_map.hpp"
 #include "runtime/tensor.hpp"
@@ -15,6 +16,12 @@ namespace packjit {
 /// Whether the values keep the rules is for build_sequence_map() to say.
 [[nodiscard]] Boundaries boundaries_from_tensor(Boundaries::Form form, const HostTensor& tensor, std::int64_t batch,
                                                 std::int64_t seqlen);
+
+/// Throws std::invalid_argument unless a tensor of this type and shape can be boundaries of the form.
+void check_boundary_tensor(Boundaries::Form form, ElementType type, const std::vector<std::int64_t>& shape,
+                           std::int64_t batch, std::int64_t seqlen);
+/// The position at which positions of the type stop rising; 0 for those that do not, and for other forms.
+[[nodiscard]] std::int64_t saturation_of(Boundaries::Form form, ElementType type);
 
 /// The boundaries that a caller gave among named tensors ("position_indices", "seq_idx", "cu_seqlens"; others are not
 /// looked at) or by saying that every row is one sequence.

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <exception>
 #include <map>
 #include <stdexcept>
 #include <utility>
@@ -38,11 +39,35 @@ struct CudaDevice::State {
         fmt::format("the GPU failed in kernel {}: {}", fmt::join(since, ", or "), context->driver().describe(status)));
   }
   std::shared_ptr<const Module> compile_and_load(const std::string& text, bool generated);
+  // A stream that is being captured takes launches only; the driver would drop the whole capture.
+  void refuse_in_capture(const std::string& what) const {
+    if (!capturing) return;
+    throw std::logic_error(
+        fmt::format("while launches are captured, {} is not possible: run the work once before it is captured", what));
+  }
 
   std::shared_ptr<const CudaContext> context;
   CudaMemory memory;
   std::map<std::string, std::shared_ptr<const Module>> modules;  // by generated key
   std::vector<std::string> launched;                             // kernels since the last wait
+  bool capturing = false;
+};
+
+class CudaGraph {
+ public:
+  CudaGraph(std::shared_ptr<const CudaContext> context, CUgraphExec graph, std::vector<std::string> kernels)
+      : context_(std::move(context)), graph_(graph), kernels_(std::move(kernels)) {}
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+  ~CudaGraph() { context_->driver().graph_release(graph_); }
+  [[nodiscard]] const CudaContext& context() const { return *context_; }
+  [[nodiscard]] CUgraphExec graph() const { return graph_; }
+  [[nodiscard]] const std::vector<std::string>& kernels() const { return kernels_; }
+
+ private:
+  std::shared_ptr<const CudaContext> context_;
+  CUgraphExec graph_;
+  std::vector<std::string> kernels_;
 };
 
 std::shared_ptr<const Module> CudaDevice::State::compile_and_load(const std::string& text, bool generated) {
@@ -68,12 +93,13 @@ std::unique_ptr<CudaDevice> CudaDevice::open(int ordinal) {
 const DeviceInfo& CudaDevice::info() const { return state_->context->info(); }
 
 void* CudaDevice::allocate(std::size_t bytes) {
+  state_->refuse_in_capture("taking memory");
   const CudaContext::Current current(*state_->context);
   return state_->memory.allocate(bytes);
 }
 
 void CudaDevice::release(void* memory) noexcept {
-  if (memory == nullptr) return;
+  if (memory == nullptr || state_->capturing) return;
   try {
     const CudaContext::Current current(*state_->context);
     state_->memory.release(memory);
@@ -84,12 +110,14 @@ void CudaDevice::release(void* memory) noexcept {
 
 void CudaDevice::write(void* to_device, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
+  state_->refuse_in_capture("copying to the GPU");
   const CudaContext::Current current(*state_->context);
   state_->wait(state_->context->driver().copy_to_device(reinterpret_cast<CUdeviceptr>(to_device), from, bytes,
                                                         state_->context->stream()));
 }
 
 void CudaDevice::read(void* to, const void* from_device, std::size_t bytes) {
+  state_->refuse_in_capture("copying from the GPU");
   const CudaContext::Current current(*state_->context);
   CUresult status = CUDA_SUCCESS;
   if (bytes > 0) {
@@ -108,6 +136,7 @@ void CudaDevice::fill(void* on_device, unsigned char value, std::size_t bytes) {
 }
 
 void CudaDevice::check_guards() {
+  state_->refuse_in_capture("reading guard zones");
   const CudaContext::Current current(*state_->context);
   state_->wait(CUDA_SUCCESS);
   state_->memory.check_guards();
@@ -117,12 +146,14 @@ std::shared_ptr<const Module> CudaDevice::load(const Spec& spec, const Config& c
   const std::string key = source_key(spec, config);
   const auto found = state_->modules.find(key);
   if (found != state_->modules.end()) return found->second;
+  state_->refuse_in_capture("compiling a kernel");
   auto module = state_->compile_and_load(generate(spec, config, Target::cuda).text, true);
   state_->modules.emplace(key, module);
   return module;
 }
 
 std::shared_ptr<const Module> CudaDevice::load_text(const std::string& text) {
+  state_->refuse_in_capture("compiling a kernel");
   return state_->compile_and_load(text, false);
 }
 
@@ -139,7 +170,9 @@ const CudaModule& own_module(const Module& module, const CudaContext& context) {
 void CudaDevice::launch(const Module& module, const KernelLaunch& launch, std::span<const std::byte> argument) {
   const CudaContext& context = *state_->context;
   const CudaContext::Current current(context);
-  CUfunction function = own_module(module, context).function(launch.entry, launch.shared_bytes);
+  const CudaModule& own = own_module(module, context);
+  if (!own.has_used(launch.entry, launch.shared_bytes)) state_->refuse_in_capture("loading kernel " + launch.entry);
+  CUfunction function = own.function(launch.entry, launch.shared_bytes);
   // The driver copies the argument during the call and does not change it.
   void* parameters[] = {const_cast<std::byte*>(argument.data())};
   const CUresult status = context.driver().launch_kernel(function, launch.grid_x, launch.grid_y, 1, launch.block, 1, 1,
@@ -156,11 +189,52 @@ void CudaDevice::launch(const Module& module, const KernelLaunch& launch, std::s
 }
 
 void CudaDevice::synchronize() {
+  state_->refuse_in_capture("waiting");
   const CudaContext::Current current(*state_->context);
   state_->wait(CUDA_SUCCESS);
 }
 
+std::shared_ptr<const CudaGraph> CudaDevice::capture(const std::function<void()>& work) {
+  state_->refuse_in_capture("another capture");
+  const CudaContext& context = *state_->context;
+  const Driver& driver = context.driver();
+  const CudaContext::Current current(context);
+  std::vector<std::string> before = std::exchange(state_->launched, {});
+  driver.check(driver.capture_begin(context.stream(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "begin a capture");
+  state_->capturing = true;
+  std::exception_ptr failure;
+  try {
+    work();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  state_->capturing = false;
+  const std::vector<std::string> kernels = std::exchange(state_->launched, std::move(before));
+  CUgraph recorded = nullptr;
+  const CUresult ended = driver.capture_end(context.stream(), &recorded);
+  CUgraphExec graph = nullptr;
+  CUresult made = ended;
+  if (ended == CUDA_SUCCESS && !failure) made = driver.graph_instantiate(&graph, recorded, 0);
+  if (recorded != nullptr) driver.graph_destroy(recorded);
+  if (failure) std::rethrow_exception(failure);
+  driver.check(made, "make a graph of captured launches");
+  return std::make_shared<const CudaGraph>(state_->context, graph, kernels);
+}
+
+void CudaDevice::launch(const CudaGraph& graph) {
+  state_->refuse_in_capture("running a graph");
+  const CudaContext& context = *state_->context;
+  if (&graph.context() != &context) throw std::logic_error("a graph can only run on the device that captured it");
+  const CudaContext::Current current(context);
+  context.driver().check(context.driver().graph_launch(graph.graph(), context.stream()), "launch a graph");
+  std::vector<std::string>& names = state_->launched;
+  for (const std::string& kernel : graph.kernels()) {
+    if (std::find(names.begin(), names.end(), kernel) == names.end()) names.push_back(kernel);
+  }
+}
+
 float CudaDevice::elapsed_ms(const std::function<void()>& work) {
+  state_->refuse_in_capture("timing");
   const CudaContext& context = *state_->context;
   const Driver& driver = context.driver();
   const CudaContext::Current current(context);

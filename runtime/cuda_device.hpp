@@ -27,6 +27,10 @@ struct LoadedKernel {
   int blocks_per_multiprocessor = 0;
 };
 
+/// Launches that CudaDevice::capture() recorded. Keeps the context alive, but neither the modules nor the memory that
+/// the launches use.
+class CudaGraph;
+
 /// A GPU through the CUDA driver: its primary context, one stream, and the modules loaded by this object.
 ///
 /// Modules are cached in memory by generated key. The contract of Device holds; in addition modules must not outlive
@@ -48,6 +52,13 @@ class CudaDevice final : public Device {
   [[nodiscard]] std::shared_ptr<const Module> load_text(const std::string& text) override;
   void launch(const Module& module, const KernelLaunch& launch, std::span<const std::byte> argument) override;
   void synchronize() override;
+
+  /// Records what `work` launches or fills on this device instead of running it. `work` has to have run once before: it
+  /// can neither take memory, copy nor wait, and no kernel can be used for the first time; each throws std::logic_error
+  /// that says so, and nothing is recorded. Memory given back meanwhile is kept until the device closes.
+  [[nodiscard]] std::shared_ptr<const CudaGraph> capture(const std::function<void()>& work);
+  /// Runs what was recorded, on the memory that it was recorded with. Does not wait.
+  void launch(const CudaGraph& graph);
 
   /// Milliseconds between two events around what `work` launches on this device. Waits for it.
   [[nodiscard]] float elapsed_ms(const std::function<void()>& work);

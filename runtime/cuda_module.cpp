@@ -69,6 +69,11 @@ CudaModule::~CudaModule() {
   }
 }
 
+bool CudaModule::has_used(const std::string& entry, std::uint32_t shared_bytes) const {
+  const auto found = kernels_.find(entry);
+  return found != kernels_.end() && found->second.function != nullptr && shared_bytes <= found->second.shared_allowed;
+}
+
 CUfunction CudaModule::function(const std::string& entry, std::uint32_t shared_bytes) const {
   const Driver& driver = context_->driver();
   Kernel& kernel = kernels_[entry];

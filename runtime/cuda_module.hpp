@@ -23,6 +23,8 @@ class CudaModule final : public Module {
   /// The kernel, allowed `shared_bytes` of dynamic shared memory: the permission is only ever raised. Throws
   /// std::invalid_argument when the module has no such kernel or the GPU not that much memory. The context is current.
   [[nodiscard]] CUfunction function(const std::string& entry, std::uint32_t shared_bytes) const;
+  /// Whether function() would only look it up: the first time, the driver may load code.
+  [[nodiscard]] bool has_used(const std::string& entry, std::uint32_t shared_bytes) const;
   [[nodiscard]] bool belongs_to(const CudaContext& context) const { return context_.get() == &context; }
 
  private:

@@ -40,7 +40,7 @@ std::string_view take(std::string_view& text, char mark) {
 
 SourceOrigin parse_key(std::string_view key) {
   std::string_view rest = key;
-  const Operator op = operator_named(take(rest, ' '));
+  const Operator op = operator_named(take(rest, ' '), kTemplates);
   SourceOrigin origin{Spec(op), Config(op)};
   while (!rest.empty()) {
     std::string_view value = take(rest, ' ');

@@ -84,7 +84,7 @@ class Call {
     } else {
       specialise(spec_, config, views);
     }
-    const MappedSequences sequences(device_, map_);
+    const MappedSequences sequences(device_, map_, storage_of(spec_));
     Buffer workspace = poisoned_workspace(config, views, sequences);
     std::shared_ptr<const Module> edited;
     if (call_.source) edited = device_.load_text(*call_.source);

@@ -45,10 +45,12 @@ ConvArguments conv_arguments(const Problem& problem, const TensorViews& tensors,
   a.dweight = floats(tensors, "dweight");
   a.dbias = floats(tensors, "dbias");
   a.partial = static_cast<float*>(workspace);
-  a.run_index = static_cast<const int*>(sequences.run_index.data());
+  a.run_index = sequences.run_index.data();
   a.slot = static_cast<const int*>(sequences.slot.data());
+  a.stretches = static_cast<const SequenceItem*>(sequences.stretches.data());
+  a.stretch_count = &static_cast<const MapSummary*>(sequences.summary.data())->stretches;
   a.items = static_cast<const SequenceItem*>(sequences.item_list.data());
-  a.item_count = sequences.items;
+  a.item_count = &static_cast<const MapSummary*>(sequences.summary.data())->items;
   a.batch = problem.sizes.batch;
   a.seqlen = problem.sizes.seqlen;
   a.dim = problem.sizes.dim;
@@ -94,8 +96,9 @@ SsmArguments ssm_arguments(const Spec& spec, const Config& config, const Problem
   }
   a.run_index = static_cast<const int*>(sequences.run_index.data());
   const bool segmented = config.values["segments"] != 0;
+  const auto* summary = static_cast<const MapSummary*>(sequences.summary.data());
   a.items = static_cast<const SequenceItem*>((segmented ? sequences.segment_list : sequences.item_list).data());
-  a.item_count = space.items;
+  a.item_count = segmented ? &summary->segments : &summary->items;
   a.batch = problem.sizes.batch;
   a.seqlen = problem.sizes.seqlen;
   a.dim = problem.sizes.dim;

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 
+#include "generator/shared_fields.hpp"
 #include "generator/ssm_pack.hpp"
 #include "runtime/errors.hpp"
 #include "runtime/kernel_argument.hpp"
@@ -17,6 +19,52 @@ Buffer copy_to(Device& device, const std::vector<T>& values) {
   Buffer buffer(device, std::max<std::size_t>(1, values.size() * sizeof(T)));
   if (!values.empty()) device.write(buffer.data(), values.data(), values.size() * sizeof(T));
   return buffer;
+}
+
+std::vector<std::uint16_t> run_index_16(const SequenceMap& map) {
+  constexpr std::int32_t kLargest = 65534;
+  std::vector<std::uint16_t> values;
+  values.reserve(map.run_index.size());
+  for (const std::int32_t index : map.run_index) {
+    values.push_back(index < 0 ? std::uint16_t{65535} : static_cast<std::uint16_t>(std::min(index, kLargest)));
+  }
+  return values;
+}
+
+std::vector<RunBits> run_bits(const SequenceMap& map) {
+  std::vector<RunBits> words((map.run_index.size() + kBitsOfWord - 1) / kBitsOfWord, RunBits{0, 0});
+  for (std::size_t token = 0; token < map.run_index.size(); ++token) {
+    const std::uint32_t bit = 1U << token % kBitsOfWord;
+    RunBits& word = words[token / kBitsOfWord];
+    if (map.run_index[token] == 0) word.starts |= bit;
+    if (map.run_index[token] < 0) word.padding |= bit;
+  }
+  return words;
+}
+
+/// The items in the order of their first token; among those with the same one, the empty ones come first.
+std::vector<SequenceItem> stretches_of(const SequenceMap& map) {
+  std::vector<SequenceItem> stretches = map.items;
+  std::sort(stretches.begin(), stretches.end(), [](const SequenceItem& a, const SequenceItem& b) {
+    return std::tie(a.row, a.start, a.slot) < std::tie(b.row, b.start, b.slot);
+  });
+  return stretches;
+}
+
+/// The map must be stored as the kernels read it.
+void check_storage(const Spec& spec, const Config& config, const MappedSequences& sequences) {
+  const auto refuse = [&](const std::string& reader, MapStorage expected) {
+    throw std::invalid_argument(fmt::format("{}: the map is stored as {}, but {} reads {}; build it with that storage",
+                                            name_of(spec.op), kMapLabels[static_cast<std::size_t>(sequences.storage)],
+                                            reader, kMapLabels[static_cast<std::size_t>(expected)]));
+  };
+  if (spec.values.has("map") && spec.values["map"] != static_cast<int>(sequences.storage)) {
+    refuse("the Spec", static_cast<MapStorage>(spec.values["map"]));
+  }
+  const bool segmented = config.values.has("segments") && config.values["segments"] != 0;
+  if ((spec.op == Operator::ssm_pack_bwd || segmented) && sequences.storage != MapStorage::positions) {
+    refuse(segmented ? "a Config with segments = on" : "the operator", MapStorage::positions);
+  }
 }
 
 bool is_activation(const TensorRule& rule) { return rule.shape == "batch seqlen dim"; }
@@ -144,16 +192,51 @@ void check_promises(const Spec& spec, const Config& config, const TensorViews& t
 
 }  // namespace
 
-MappedSequences::MappedSequences(Device& device, const SequenceMap& map)
-    : batch(map.batch),
+MappedSequences::MappedSequences(Device& device, const SequenceMap& map, MapStorage map_storage)
+    : storage(map_storage),
+      batch(map.batch),
       seqlen(map.seqlen),
       n_sequences(map.n_sequences),
       items(static_cast<std::int64_t>(map.items.size())),
       segments(static_cast<std::int64_t>(map.segments.size())),
-      run_index(copy_to(device, map.run_index)),
-      slot(copy_to(device, map.slot)),
       item_list(copy_to(device, map.items)),
-      segment_list(copy_to(device, map.segments)) {}
+      segment_list(copy_to(device, map.segments)) {
+  if (storage == MapStorage::positions) {
+    run_index = copy_to(device, map.run_index);
+    slot = copy_to(device, map.slot);
+  } else if (storage == MapStorage::positions16) {
+    run_index = copy_to(device, run_index_16(map));
+  } else if (storage == MapStorage::bits) {
+    run_index = copy_to(device, run_bits(map));
+  }
+  const std::vector<SequenceItem> in_order = stretches_of(map);
+  stretches = copy_to(device, in_order);
+  summary = copy_to(device, std::vector{MapSummary{static_cast<int>(map.items.size()),
+                                                   static_cast<int>(map.segments.size()),
+                                                   static_cast<std::int64_t>(in_order.size()),
+                                                   map.n_sequences,
+                                                   {}}});
+}
+
+MappedSequences::MappedSequences(Device& device, const MapLimits& limits, MapStorage map_storage)
+    : storage(map_storage),
+      batch(limits.batch),
+      seqlen(limits.seqlen),
+      n_sequences(limits.max_sequences),
+      items(most_items(limits.batch, limits.max_sequences)),
+      segments(items + batch * seqlen / SEGMENT_TOKENS),
+      item_list(device, static_cast<std::size_t>(items) * sizeof(SequenceItem)),
+      segment_list(device, static_cast<std::size_t>(segments) * sizeof(SequenceItem)),
+      stretches(device, static_cast<std::size_t>(items) * sizeof(SequenceItem)),
+      summary(copy_to(device, std::vector{MapSummary{}})) {
+  const std::int64_t bytes = run_index_bytes(storage, batch * seqlen);
+  if (bytes > 0) run_index = Buffer(device, static_cast<std::size_t>(bytes));
+  if (storage == MapStorage::positions) slot = Buffer(device, static_cast<std::size_t>(bytes));
+}
+
+MapStorage storage_of(const Spec& spec) {
+  return spec.values.has("map") ? static_cast<MapStorage>(spec.values["map"]) : MapStorage::positions;
+}
 
 Sizes bind_sizes(const Spec& spec, const TensorViews& tensors, std::int64_t batch, std::int64_t seqlen,
                  std::int64_t n_sequences) {
@@ -216,6 +299,7 @@ void run_operator(Device& device, const Spec& spec, const Config& config, const 
     throw std::invalid_argument(fmt::format("{}: there are no tokens: batch {}, seqlen {}", name_of(spec.op),
                                             sequences.batch, sequences.seqlen));
   }
+  check_storage(spec, config, sequences);
   check_promises(spec, config, tensors);
   const Plan launches = plan(spec, config, problem);
   for (const KernelLaunch& launch : launches.launches) {

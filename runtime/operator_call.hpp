@@ -4,18 +4,32 @@
 
 #include "database/builtin_config.hpp"
 #include "generator/operators.hpp"
+#include "generator/sequence_map.hpp"
 #include "runtime/device.hpp"
 #include "runtime/sequence_map.hpp"
 #include "runtime/tensor.hpp"
 
 namespace packjit {
 
-/// A SequenceMap's copy in device memory. Must not outlive its Device.
+/// A SequenceMap in device memory. Must not outlive its Device.
+///
+/// Convolutions read it as their Spec field `map` says. The scan's backward reads positions only.
 struct MappedSequences {
-  MappedSequences(Device& device, const SequenceMap& map);
-  std::int64_t batch, seqlen, n_sequences, items, segments;
-  Buffer run_index, slot, item_list, segment_list;
+  /// A copy.
+  MappedSequences(Device& device, const SequenceMap& map, MapStorage storage = MapStorage::positions);
+  /// Room for a map that DeviceSequenceMap builds.
+  MappedSequences(Device& device, const MapLimits& limits, MapStorage storage = MapStorage::positions);
+  MapStorage storage;
+  std::int64_t batch, seqlen;
+  std::int64_t n_sequences;  ///< slots: how many states there are
+  std::int64_t items;        ///< the most there can be; how many there are, kernels read from the summary
+  std::int64_t segments;     ///< the same, where long sequences are cut
+  Buffer run_index, slot;    ///< of each token, as `storage` says; slot for positions only
+  Buffer item_list, segment_list, stretches, summary;
 };
+
+/// How the operator wants its map stored.
+[[nodiscard]] MapStorage storage_of(const Spec& spec);
 
 /// Reads the sizes off the tensors that are present and checks every shape and dtype against tensor_rules(spec.op).
 /// Inputs and outputs alike; a tensor that the Spec asks for must be there, one it does not know is refused.

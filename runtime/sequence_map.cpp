@@ -28,6 +28,24 @@ namespace {
 
 constexpr std::int64_t kPadding = -1;  ///< any negative value is padding; written as -1 once normalised
 
+/// What may follow a token, in words; `previous` is empty where no token of a run came before.
+std::string expected_positions(std::int64_t previous, std::int64_t saturation) {
+  if (previous == kPadding) return "0 (a sequence that starts after padding cannot continue an earlier one) or padding";
+  const bool saturated = saturation > 0 && previous == saturation;
+  return fmt::format("{} (the run goes on), 0 (a new sequence) or a negative value (padding)",
+                     saturated ? fmt::format("{}", saturation) : fmt::format("{}", std::uint64_t(previous) + 1));
+}
+
+/// What stands before the first violation, for the host's own checks.
+struct Rules {
+  const Boundaries& boundaries;
+  MapLimits limits;
+  [[noreturn]] void refuse(MapRule rule, std::int64_t place, std::int64_t found, std::int64_t previous = 0) const {
+    throw std::invalid_argument(
+        violation_text({rule, place, found, previous}, boundaries.form, limits, boundaries.saturation));
+  }
+};
+
 /// Appends runs and padding in row-major order, numbering slots as they come.
 class MapBuilder {
  public:
@@ -58,10 +76,9 @@ class MapBuilder {
   SequenceMap finish() {
     // Items were added in order of their first token, so a stable sort keeps that order (and that of empty sequences
     // with the same first token) among equal lengths.
+    std::stable_sort(map_.items.begin(), map_.items.end(),
+                     [](const SequenceItem& a, const SequenceItem& b) { return a.length > b.length; });
     for (const SequenceItem& item : map_.items) add_segments(item);
-    const auto longer = [](const SequenceItem& a, const SequenceItem& b) { return a.length > b.length; };
-    std::stable_sort(map_.items.begin(), map_.items.end(), longer);
-    std::stable_sort(map_.segments.begin(), map_.segments.end(), longer);
     return std::move(map_);
   }
 
@@ -110,15 +127,8 @@ bool continues(std::int64_t previous, std::int64_t position, std::int64_t satura
   return position - 1 == previous;
 }
 
-/// What may follow a token, in words; `previous` is empty where no token of a run came before.
-std::string expected_positions(std::int64_t previous, std::int64_t saturation) {
-  if (previous == kPadding) return "0 (a sequence that starts after padding cannot continue an earlier one) or padding";
-  const bool saturated = saturation > 0 && previous == saturation;
-  return fmt::format("{} (the run goes on), 0 (a new sequence) or a negative value (padding)",
-                     saturated ? fmt::format("{}", saturation) : fmt::format("{}", std::uint64_t(previous) + 1));
-}
-
 void add_positions(MapBuilder& builder, const Boundaries& boundaries, std::int64_t batch, std::int64_t seqlen) {
+  const Rules rules{boundaries, {batch, seqlen}};
   const auto width = static_cast<std::size_t>(seqlen);
   std::vector<bool> starts(width);
   std::vector<bool> padding(width);
@@ -129,10 +139,7 @@ void add_positions(MapBuilder& builder, const Boundaries& boundaries, std::int64
     for (std::size_t t = 0; t < width; ++t) {
       const std::int64_t position = std::max(positions[t], kPadding);
       if (boundaries.saturation > 0 && position > boundaries.saturation) {
-        throw std::invalid_argument(fmt::format(
-            "position_indices: row {}, token {} has position {}, which is above {}, where positions of this "
-            "width saturate",
-            row, t, position, boundaries.saturation));
+        rules.refuse(MapRule::above_saturation, row * seqlen + static_cast<std::int64_t>(t), position);
       }
       padding[t] = position < 0;
       if (padding[t]) {
@@ -140,9 +147,7 @@ void add_positions(MapBuilder& builder, const Boundaries& boundaries, std::int64
       } else {
         const bool goes_on = previous >= 0 && continues(previous, position, boundaries.saturation);
         if (position > 0 && !goes_on && !first_real) {
-          throw std::invalid_argument(fmt::format("position_indices: row {}, token {} has position {}; expected {}",
-                                                  row, t, position,
-                                                  expected_positions(previous, boundaries.saturation)));
+          rules.refuse(MapRule::jump, row * seqlen + static_cast<std::int64_t>(t), position, previous);
         }
         starts[t] = !goes_on;
         first_real = false;
@@ -173,41 +178,20 @@ void add_labels(MapBuilder& builder, const Boundaries& boundaries, std::int64_t 
 void add_offsets(MapBuilder& builder, const Boundaries& boundaries, std::int64_t batch, std::int64_t seqlen) {
   const std::vector<std::int64_t>& offsets = boundaries.values;
   const std::int64_t tokens = batch * seqlen;
-  if (offsets.size() < 2) {
-    throw std::invalid_argument(fmt::format(
-        "cu_seqlens has {} offsets; expected at least 2, from 0 to the token count {}", offsets.size(), tokens));
-  }
-  if (offsets.front() != 0) {
-    throw std::invalid_argument(fmt::format("cu_seqlens[0] is {}; expected 0", offsets.front()));
-  }
-  if (offsets.back() != tokens) {
-    throw std::invalid_argument(
-        fmt::format("cu_seqlens[{}], the last offset, is {}; expected the token count {} "
-                    "(batch {} x seqlen {})",
-                    offsets.size() - 1, offsets.back(), tokens, batch, seqlen));
-  }
-  for (std::size_t i = 1; i < offsets.size(); ++i) {
-    const std::int64_t begin = offsets[i - 1];
-    const std::int64_t end = offsets[i];
-    if (end < begin) {
-      throw std::invalid_argument(
-          fmt::format("cu_seqlens[{}] is {}, below cu_seqlens[{}], which is {}; expected offsets "
-                      "that do not decrease",
-                      i, end, i - 1, begin));
-    }
-    if (end > tokens) {
-      throw std::invalid_argument(fmt::format("cu_seqlens[{}] is {}, beyond the token count {} (batch {} x seqlen {})",
-                                              i, end, tokens, batch, seqlen));
-    }
+  const Rules rules{boundaries, {batch, seqlen}};
+  const auto count = static_cast<std::int64_t>(offsets.size());
+  check_offset_count(count, tokens);
+  if (offsets.front() != 0) rules.refuse(MapRule::first_offset, 0, offsets.front());
+  if (offsets.back() != tokens) rules.refuse(MapRule::last_offset, count - 1, offsets.back());
+  for (std::int64_t i = 1; i < count; ++i) {
+    const std::int64_t begin = offsets[static_cast<std::size_t>(i - 1)];
+    const std::int64_t end = offsets[static_cast<std::size_t>(i)];
+    if (end < begin) rules.refuse(MapRule::falling_offset, i, end, begin);
+    if (end > tokens) rules.refuse(MapRule::offset_beyond, i, end);
     // An empty sequence behind the last token stays in the last row, at its end.
     const std::int64_t row = std::min(begin / seqlen, batch - 1);
     const std::int64_t start = begin - row * seqlen;
-    if (start + (end - begin) > seqlen) {
-      throw std::invalid_argument(
-          fmt::format("cu_seqlens: the sequence from {} to {} crosses the start of row {}, at {}; "
-                      "expected an offset at every row start",
-                      begin, end, row + 1, (row + 1) * seqlen));
-    }
+    if (start + (end - begin) > seqlen) rules.refuse(MapRule::crosses_row, i, end, begin);
     builder.add_run(row, start, end - begin);
   }
 }
@@ -224,16 +208,111 @@ bool operator==(const SequenceMap& a, const SequenceMap& b) {
          std::equal(a.segments.begin(), a.segments.end(), b.segments.begin(), b.segments.end(), same_item);
 }
 
-SequenceMap build_sequence_map(const Boundaries& boundaries, std::int64_t batch, std::int64_t seqlen) {
-  // Kernels index rows, tokens of a row and slots with 32 bits; offsets into tensors have 64.
-  // Kernels count tokens of a row in 32 bits and may look one tile beyond its end.
-  constexpr std::int64_t kLongestTile = 4096;
-  constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max() - kLongestTile;
-  if (batch < 1 || batch > kLargest || seqlen < 1 || seqlen > kLargest) {
-    throw std::invalid_argument(
-        fmt::format("boundaries of a batch of {} rows of {} tokens; expected 1 to {} rows of 1 to {} tokens", batch,
-                    seqlen, kLargest, kLargest));
+void check_offset_count(std::int64_t count, std::int64_t tokens) {
+  if (count >= 2) return;
+  throw std::invalid_argument(
+      fmt::format("cu_seqlens has {} offsets; expected at least 2, from 0 to the token count {}", count, tokens));
+}
+
+std::string violation_text(const MapViolation& violation, Boundaries::Form form, const MapLimits& limits,
+                           std::int64_t saturation) {
+  const std::int64_t tokens = limits.batch * limits.seqlen;
+  const std::int64_t row = violation.place / std::max<std::int64_t>(limits.seqlen, 1);
+  const std::int64_t token = violation.place - row * limits.seqlen;
+  switch (violation.rule) {
+    case MapRule::none:
+      return "the boundaries break no rule";
+    case MapRule::above_saturation:
+      return fmt::format(
+          "position_indices: row {}, token {} has position {}, which is above {}, where positions of this width "
+          "saturate",
+          row, token, violation.found, saturation);
+    case MapRule::jump:
+      return fmt::format("position_indices: row {}, token {} has position {}; expected {}", row, token, violation.found,
+                         expected_positions(violation.previous, saturation));
+    case MapRule::first_offset:
+      return fmt::format("cu_seqlens[0] is {}; expected 0", violation.found);
+    case MapRule::last_offset:
+      return fmt::format("cu_seqlens[{}], the last offset, is {}; expected the token count {} (batch {} x seqlen {})",
+                         violation.place, violation.found, tokens, limits.batch, limits.seqlen);
+    case MapRule::falling_offset:
+      return fmt::format(
+          "cu_seqlens[{}] is {}, below cu_seqlens[{}], which is {}; expected offsets that do not decrease",
+          violation.place, violation.found, violation.place - 1, violation.previous);
+    case MapRule::offset_beyond:
+      return fmt::format("cu_seqlens[{}] is {}, beyond the token count {} (batch {} x seqlen {})", violation.place,
+                         violation.found, tokens, limits.batch, limits.seqlen);
+    case MapRule::crosses_row: {
+      const std::int64_t next_row = violation.previous / limits.seqlen + 1;
+      return fmt::format(
+          "cu_seqlens: the sequence from {} to {} crosses the start of row {}, at {}; expected an offset at every row "
+          "start",
+          violation.previous, violation.found, next_row, next_row * limits.seqlen);
+    }
+    case MapRule::too_many_sequences:
+      return fmt::format("{}: there are {} sequences, more than max_sequences, which is {}; raise it", name_of(form),
+                         violation.found, limits.max_sequences);
+    case MapRule::too_long:
+      return fmt::format(
+          "{}: the sequence at row {}, token {} has {} tokens, more than max_seqlen, which is {}; raise it",
+          name_of(form), row, token, violation.found, limits.max_seqlen);
   }
+  throw std::invalid_argument(fmt::format("no rule of boundaries has the value {}", static_cast<int>(violation.rule)));
+}
+
+SequenceMap with_unused_slots(SequenceMap map, Boundaries::Form form, const MapLimits& limits) {
+  const auto refuse = [&](MapRule rule, std::int64_t place, std::int64_t found) {
+    throw std::invalid_argument(violation_text({rule, place, found, 0}, form, limits, 0));
+  };
+  if (map.n_sequences > limits.max_sequences) refuse(MapRule::too_many_sequences, 0, map.n_sequences);
+  if (map.max_seqlen > limits.max_seqlen) {
+    std::int64_t first = std::numeric_limits<std::int64_t>::max(), length = 0;
+    for (const SequenceItem& item : map.items) {
+      const std::int64_t place = item.row * map.seqlen + item.start;
+      if (item.slot < 0 || item.length <= limits.max_seqlen || place >= first) continue;
+      first = place;
+      length = item.length;
+    }
+    refuse(MapRule::too_long, first, length);
+  }
+  for (; map.n_sequences < limits.max_sequences; ++map.n_sequences) {
+    map.items.push_back(
+        {static_cast<int>(map.batch - 1), static_cast<int>(map.seqlen), 0, static_cast<int>(map.n_sequences)});
+    map.segments.push_back(map.items.back());
+  }
+  return map;
+}
+
+namespace {
+
+// Kernels count rows, tokens of a row and slots in 32 bits, and may look one tile beyond a row's end; offsets into
+// tensors have 64.
+constexpr std::int64_t kLongestTile = 4096;
+constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max() - kLongestTile;
+
+void check_size(std::int64_t batch, std::int64_t seqlen) {
+  if (batch >= 1 && batch <= kLargest && seqlen >= 1 && seqlen <= kLargest) return;
+  throw std::invalid_argument(
+      fmt::format("boundaries of a batch of {} rows of {} tokens; expected 1 to {} rows of 1 to "
+                  "{} tokens",
+                  batch, seqlen, kLargest, kLargest));
+}
+
+}  // namespace
+
+void check_limits(const MapLimits& limits) {
+  check_size(limits.batch, limits.seqlen);
+  // Items are counted in 32 bits, too: each slot is one, and so is each stretch of padding.
+  const std::int64_t most_sequences = (kLargest - limits.batch) / 2;
+  if (limits.max_sequences >= 1 && limits.max_sequences <= most_sequences && limits.max_seqlen >= 1) return;
+  throw std::invalid_argument(
+      fmt::format("a map of at most {} sequences of at most {} tokens in {} rows; expected 1 to {} sequences of at "
+                  "least 1 token",
+                  limits.max_sequences, limits.max_seqlen, limits.batch, most_sequences));
+}
+
+SequenceMap build_sequence_map(const Boundaries& boundaries, std::int64_t batch, std::int64_t seqlen) {
+  check_size(batch, seqlen);
   using Form = Boundaries::Form;
   const bool value_a_token = boundaries.form == Form::position_indices || boundaries.form == Form::seq_idx;
   if (value_a_token) check_value_count(boundaries, batch, seqlen);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/device.hpp"
-#include "templates/device/sequence_map.cuh"
+#include "templates/device/sequence_map_arguments.cuh"
 
 namespace packjit {
 
@@ -33,7 +33,7 @@ struct Boundaries {
 [[nodiscard]] std::string_view name_of(Boundaries::Form form);  ///< "position_indices"
 
 /// The boundaries of one batch in the one form that kernels read. Built once, shared by every layer.
-/// A plain value on the host; `MappedSequences` is its copy on a device.
+/// A plain value on the host; `MappedSequences` is the same on a device, copied or built there.
 struct SequenceMap {
   std::int64_t batch = 0, seqlen = 0;
   std::int64_t n_sequences = 0;         ///< slots: one state each, numbered by first token in row-major order
@@ -41,7 +41,7 @@ struct SequenceMap {
   std::vector<std::int32_t> run_index;  ///< (batch, seqlen): index of the token inside its run, -1 for padding
   std::vector<std::int32_t> slot;       ///< (batch, seqlen): slot of the token's run, -1 for padding
   std::vector<SequenceItem> items;      ///< runs and stretches of padding; longest first, then by first token
-  /// The same with runs of more than SEGMENT_TOKENS tokens in segments of that many; ordered likewise.
+  /// The same with runs of more than SEGMENT_TOKENS tokens in segments of that many, in the same order.
   std::vector<SequenceItem> segments;
   friend bool operator==(const SequenceMap&, const SequenceMap&);
 };
@@ -52,5 +52,24 @@ struct SequenceMap {
 /// Throws std::invalid_argument when the boundaries break the rules above, naming the row and token (or the offset),
 /// what was found and what was expected, and for sizes below 1 or beyond 32 bits.
 [[nodiscard]] SequenceMap build_sequence_map(const Boundaries& boundaries, std::int64_t batch, std::int64_t seqlen);
+
+/// What the host knows of boundaries that are in device memory. The limits size states, grids and scratch memory.
+struct MapLimits {
+  std::int64_t batch = 0, seqlen = 0;
+  std::int64_t max_sequences = 0;  ///< of the batch: slots
+  std::int64_t max_seqlen = 0;     ///< tokens of the longest sequence
+};
+/// Throws std::invalid_argument for sizes below 1 or beyond 32 bits.
+void check_limits(const MapLimits& limits);
+
+/// The map as a device builds it: with `max_sequences` slots, the unused ones empty sequences behind the last token.
+/// Throws std::invalid_argument where the map has more sequences, or a longer one, than the limits say.
+[[nodiscard]] SequenceMap with_unused_slots(SequenceMap map, Boundaries::Form form, const MapLimits& limits);
+
+/// Throws std::invalid_argument for fewer than two offsets.
+void check_offset_count(std::int64_t count, std::int64_t tokens);
+/// A violation in words: row and token (or the offset), what was found and what was expected.
+[[nodiscard]] std::string violation_text(const MapViolation& violation, Boundaries::Form form, const MapLimits& limits,
+                                         std::int64_t saturation);
 
 }  // namespace packjit

@@ -21,10 +21,8 @@
 #if HAS_FINAL_STATES && CONV_WIDTH > 1
 // How many tokens follow token t in its run, counted up to W-1.
 __device__ __forceinline__ int run_tokens_left(const ConvArguments& args, int64 row, int64 t) {
-  const int* run_index = args.run_index + row * args.seqlen;
   int left = 0;
-  while (left < CONV_WIDTH - 1 && t + left + 1 < args.seqlen && run_index[t + left + 1] == run_index[t] + left + 1)
-    ++left;
+  while (left < CONV_WIDTH - 1 && t + left + 1 < args.seqlen && run_index(args, row, t + left + 1) > 0) ++left;
   return left;
 }
 
@@ -110,7 +108,7 @@ __device__ __forceinline__ void walk(const ConvArguments& args, const ConvTile& 
       int64 finished = t - (CONV_WIDTH - 1);
 #if HAS_FINAL_STATES && CONV_WIDTH > 1
       // The token at distance k from the end of its run is column W-2-k of the final state.
-      int64 slot = i < CONV_WIDTH - 1 ? args.slot[tile.row * args.seqlen + finished] : -1;
+      int64 slot = i < CONV_WIDTH - 1 ? slot_of(args, tile.row, finished) : -1;
       if (slot >= 0) {
         int left = run_tokens_left(args, tile.row, finished);
         if (left <= CONV_WIDTH - 2) {
@@ -238,7 +236,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) conv1d_pack_bwd_initial_sta
 #if HAS_BIAS
   bias = to_float(static_cast<const Element*>(args.bias)[channel]);
 #endif
-  for (int64 index = blockIdx.y; index < args.item_count; index += gridDim.y) {
+  for (int64 index = blockIdx.y; index < *args.item_count; index += gridDim.y) {
     SequenceItem item = args.items[index];
     if (item.slot < 0) continue;
     // Inputs around the start of the run: the initial state, then the first tokens.

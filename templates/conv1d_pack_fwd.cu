@@ -94,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) conv1d_pack_fwd(
 extern "C" __global__ void __launch_bounds__(128) conv1d_pack_fwd_final_states(const ConvArguments args) {
   int64 channel = int64(blockIdx.x) * 128 + threadIdx.x;
   if (channel >= args.dim) return;
-  for (int64 index = blockIdx.y; index < args.item_count; index += gridDim.y) {
+  for (int64 index = blockIdx.y; index < *args.item_count; index += gridDim.y) {
     SequenceItem item = args.items[index];
     if (item.slot < 0) continue;
     Element* state =

@@ -280,7 +280,7 @@ __device__ __forceinline__ void for_each_segment(const SsmArguments& args, const
     stage_rates(args, range, tile);
     stage_parameters(args, range, CHANNELS, tile.delta_bias, tile.skip);
     sync_block();
-    for (int64 index = blockIdx.y; index < args.item_count; index += gridDim.y) {
+    for (int64 index = blockIdx.y; index < *args.item_count; index += gridDim.y) {
       run(range, segment_of(args, args.items[index]));
     }
   }
@@ -740,7 +740,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd(con
     stage_parameters(args, range, CHANNELS, tile.delta_bias, tile.skip);
     sync_block();
     int not_folded = 0;  // tokens
-    for (int64 index = blockIdx.y; index < args.item_count; index += gridDim.y) {
+    for (int64 index = blockIdx.y; index < *args.item_count; index += gridDim.y) {
       SequenceItem item = args.items[index];
       if (item.slot < 0) {
         write_zeros(args.du, item, range, CHANNELS);

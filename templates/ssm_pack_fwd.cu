@@ -148,7 +148,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_fwd_seg
   load_decay_rates(args, channel, exists, state_lane(), rate);
   stage_parameters(args, range, CHANNELS, tile.delta_bias, tile.skip);
   sync_block();
-  for (int64 index = blockIdx.y; index < args.item_count; index += gridDim.y) {
+  for (int64 index = blockIdx.y; index < *args.item_count; index += gridDim.y) {
     Segment segment = segment_of(args, args.items[index]);
     const SequenceItem& item = segment.item;
     if (item.slot < 0 || !segment.goes_on) continue;
@@ -192,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_fwd(con
   stage_parameters(args, range, CHANNELS, tile.delta_bias, tile.skip);
   sync_block();
 
-  for (int64 index = blockIdx.y; index < args.item_count; index += gridDim.y) {
+  for (int64 index = blockIdx.y; index < *args.item_count; index += gridDim.y) {
     SequenceItem item = args.items[index];
     if (item.slot < 0) {
       write_zeros(args.out, item, range, CHANNELS);

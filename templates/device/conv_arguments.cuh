@@ -11,9 +11,11 @@ struct ConvArguments {
   void *final_states, *dinitial_states;   // the same shape
   float *dweight, *dbias;                 // (dim, conv_width), (dim)
   float* partial;                         // (groups of tiles, conv_width + 1, dim): sums over a group's tokens
-  const int* run_index;                   // (batch, seqlen): index inside the run, -1 for padding
-  const int* slot;                        // (batch, seqlen): which state, -1 for padding
+  const void* run_index;                  // of each token, as the field `map` says; see run_index.cuh
+  const int* slot;                        // (batch, seqlen): which state, -1 for padding; of map = positions only
+  const SequenceItem* stretches;          // in the order of their first token
+  const long long* stretch_count;
   const SequenceItem* items;
-  long long item_count;
+  const int* item_count;                  // in device memory: the host may not know it
   long long batch, seqlen, dim;
 };

@@ -1,6 +1,7 @@
 #pragma once
 #include "conv_arguments.cuh"
 #include "number.cuh"
+#include "run_index.cuh"
 // The filter and the inputs before the current token, as both directions of conv1d_pack keep them in registers.
 constexpr int HISTORY = CONV_WIDTH > 1 ? CONV_WIDTH - 1 : 1;
 
@@ -37,17 +38,12 @@ __device__ __forceinline__ float initial_state(const ConvArguments& args, int64 
 }
 #endif
 
-// How many tokens before token `t` are in its run, -1 for padding.
-__device__ __forceinline__ int run_index(const ConvArguments& args, int64 row, int64 t) {
-  return args.run_index[row * args.seqlen + t];
-}
-
 // A run begins at token t: its history is its initial state, or zero. A replacement, so that an Inf or NaN of the
 // sequence before cannot reach it.
 __device__ __forceinline__ void start_run(const ConvArguments& args, int64 row, int64 t, int64 channel,
                                           float (&past)[HISTORY][VECTOR]) {
 #if HAS_INITIAL_STATES && CONV_WIDTH > 1
-  int64 slot = args.slot[row * args.seqlen + t];
+  int64 slot = slot_of(args, row, t);
 #endif
 #pragma unroll
   for (int k = 0; k < HISTORY; ++k) {
@@ -80,7 +76,7 @@ __device__ __forceinline__ void load_past(const ConvArguments& args, int64 row, 
   }
 #if HAS_INITIAL_STATES && CONV_WIDTH > 1
   if (i < 0 || i >= HISTORY) return;
-  int64 slot = args.slot[row * args.seqlen + t];
+  int64 slot = slot_of(args, row, t);
 #pragma unroll
   for (int k = 0; k < HISTORY; ++k) {
     if (k < i) continue;

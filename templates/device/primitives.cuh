@@ -52,6 +52,8 @@ __device__ __forceinline__ float fused_multiply_add(float a, float b, float c) {
   asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(a), "f"(b), "f"(c));
   return y;
 }
+// Zero bits above the highest one; 32 for 0.
+__device__ __forceinline__ int leading_zeros(uint32 x) { return __clz(int(x)); }
 __device__ __forceinline__ float bits_to_float(uint32 x) {
   float y;
   asm("mov.b32 %0, %1;" : "=f"(y) : "r"(x));

@@ -38,6 +38,7 @@ unsigned packjit_host_layout() { return sizeof(HostThread); }
 
 inline char* shared_memory() { return packjit_thread->shared; }
 inline void sync_block() { packjit_thread->sync_block(packjit_thread); }
+inline int leading_zeros(uint32 x) { return x == 0 ? 32 : __builtin_clz(x); }
 inline float bits_to_float(uint32 x) { return __builtin_bit_cast(float, x); }
 inline uint32 float_to_bits(float x) { return __builtin_bit_cast(uint32, x); }
 inline float shuffle_xor(float x, int mask) {

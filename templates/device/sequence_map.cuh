@@ -11,3 +11,8 @@ struct SequenceItem {
   int length;  // tokens
   int slot;    // which state; -1 for padding
 };
+
+// 32 tokens in the order of memory, one a bit, the lowest first: those that begin a sequence, and padding.
+struct RunBits {
+  unsigned starts, padding;
+};

@@ -19,7 +19,7 @@ struct SsmArguments {
   float* partial_channels;                // dA, dD and ddelta_bias, summed over one block's tokens
   const int* run_index;                   // (batch, seqlen): index inside the run, -1 for padding
   const SequenceItem* items;
-  long long item_count;
+  const int* item_count;                  // in device memory: the host may not know it
   long long batch, seqlen, dim, groups;
   long long blocks_per_group;             // channel blocks of one group
   long long item_blocks;                  // blocks that share the items

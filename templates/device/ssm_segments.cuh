@@ -75,7 +75,7 @@ __device__ __forceinline__ void walk_boundaries(const SsmArguments& args, float*
   int n = int(index_of_state % D_STATE);
   if (channel >= args.dim) return;
   float rate = decay_rate(args.A[channel * D_STATE + n]);
-  for (int64 index = blockIdx.y; index < args.item_count; index += gridDim.y) {
+  for (int64 index = blockIdx.y; index < *args.item_count; index += gridDim.y) {
     Segment segment = segment_of(args, args.items[index]);
     if (segment.item.slot < 0 || segment.offset > 0 || !segment.goes_on) continue;
     int count = boundary_count(args, segment);

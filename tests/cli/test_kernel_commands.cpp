@@ -94,6 +94,10 @@ TEST(Generate, RefusesWhatIsOutOfRangeOrUnknown) {
   expect_error("generate conv1d_pack_fwd --conv-width 17", 2, "from 1 to 16");
   expect_error("generate conv1d_pack_fwd --d-state 16", 2, "--d-state does not apply to conv1d_pack_fwd");
   expect_error("generate ssm_pack_fwd --conv-width 4", 2, "--conv-width does not apply to ssm_pack_fwd");
+  expect_error("generate ssm_pack_fwd --form rows", 2, "--form does not apply to ssm_pack_fwd");
+  expect_error("generate sequence_map --dtype bf16", 2, "--dtype does not apply to sequence_map");
+  expect_error("generate sequence_map --form lengths", 2, "position_indices, seq_idx, cu_seqlens, rows");
+  expect_error("run sequence_map --in x.safetensors --out y.safetensors", 2, "there is no operator 'sequence_map'");
   expect_error("generate ssm_pack_fwd --dtype fp64", 2, "fp32, fp16, bf16");
   expect_error("generate ssm_pack_fwd --softplus maybe", 2, "off, on");
   expect_error("generate ssm_pack_fwd --d-state 1e1", 2, "1e1");
@@ -121,6 +125,19 @@ TEST(Compile, ReportsAndWritesImagesForEachArchitecture) {
   EXPECT_EQ(cubin.size(), json["images"][1]["cubin_bytes"]);
   EXPECT_EQ(cubin.substr(1, 3), "ELF");
   EXPECT_NE(read(folder.path / "images/conv1d_pack_fwd.sm_90.ptx").find(".target sm_90"), std::string::npos);
+}
+
+TEST(Bench, MapRefusesWhatItCannotMeasure) {
+  expect_error("bench map --tokens 0", 2, "tokens 0");
+  expect_error("bench map --shortest 9 --longest 8", 2, "lengths rise from 9 to 8");
+}
+
+TEST(Compile, MapsOfEveryFormKeepOutOfLocalMemory) {
+  for (const std::string form : {"position_indices", "seq_idx", "cu_seqlens", "rows"}) {
+    const auto json = json_of("compile sequence_map --form " + form + " --index uint16 --arch sm_90,sm_75 --json");
+    EXPECT_EQ(json["spill_free"], true) << form;
+    EXPECT_EQ(json["images"][0]["kernels"].back()["name"], "sequence_map_tokens");
+  }
 }
 
 TEST(Compile, TheTableNamesTheKernel) {

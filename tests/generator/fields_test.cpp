@@ -23,7 +23,8 @@ TEST(Fields, TheDefaultSpecIsThatOfTheDesign) {
             "dtype=bf16 d_state=16 softplus=on D=on z=on delta_bias=on groups=one initial_states=off "
             "final_states=off checkpoints=off layout=token-major");
   EXPECT_EQ(Spec(Operator::conv1d_pack_bwd).values.text(),
-            "dtype=bf16 conv_width=4 bias=on activation=silu initial_states=off final_states=off layout=token-major");
+            "dtype=bf16 conv_width=4 bias=on activation=silu initial_states=off final_states=off layout=token-major "
+            "map=positions");
 }
 
 TEST(Fields, LimitsAreThoseOfTheDesign) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <clocale>
 
 #include "database/builtin_config.hpp"
@@ -26,7 +27,7 @@ TEST(Generate, DeadBranchesAreGone) {
 }
 
 TEST(Generate, TheSourceNeedsNoHeader) {
-  for (const Operator op : kOperators) EXPECT_EQ(source_of(op).text.find("#include"), std::string::npos);
+  for (const Operator op : kTemplates) EXPECT_EQ(source_of(op).text.find("#include"), std::string::npos);
 }
 
 TEST(Generate, TheFirstCommentNamesEveryValue) {
@@ -49,17 +50,31 @@ TEST(Generate, KeysDifferWhereAnyFieldDoes) {
 }
 
 TEST(Generate, PrimitivesAreAllThatDiffersForTheHost) {
-  for (const Operator op : kOperators) {
+  for (const Operator op : kTemplates) {
     const std::string cuda = source_of(op).text;
     const std::string host = source_of(op, "sm_90", Target::host).text;
     const auto after_primitives = [](const std::string& text) {
-      const std::size_t begin = text.find("// Tensors by address and strides.");
+      // The first piece that a template includes after them.
+      const std::size_t begin = std::min(text.find("// Tensors by address and strides."),
+                                         text.find("// One stretch of consecutive tokens of one row"));
+      EXPECT_NE(begin, std::string::npos);
       return text.substr(begin, text.find("static_assert(sizeof(") - begin);
     };
     EXPECT_EQ(after_primitives(cuda), after_primitives(host));
     EXPECT_EQ(after_primitives(cuda).find("asm("), std::string::npos);
-    EXPECT_NE(host.find("void packjit_enter_" + std::string(name_of(op)) + "()"), std::string::npos);
+    const std::string kernel = std::string(name_of(op)) + (op == Operator::sequence_map ? "_tokens" : "");
+    EXPECT_NE(host.find("void packjit_enter_" + kernel + "()"), std::string::npos);
   }
+}
+
+TEST(Generate, AMapReadsItsFormOnly) {
+  Spec spec(Operator::sequence_map);
+  spec.values.set_text("form", "rows");
+  const std::string rows = generate(spec, Config(spec.op)).text;
+  EXPECT_EQ(rows.find("token_at"), std::string::npos);
+  EXPECT_EQ(rows.find("offset_at"), std::string::npos);
+  spec.values.set_text("form", "cu_seqlens");
+  EXPECT_NE(generate(spec, Config(spec.op)).text.find("offset_at"), std::string::npos);
 }
 
 TEST(Generate, ALocaleWithDecimalCommasChangesNothing) {

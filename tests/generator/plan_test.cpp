@@ -90,6 +90,23 @@ TEST(Plan, ShortConvolutionsFitIntoOneRoundOfThreads) {
   }
 }
 
+TEST(Plan, AMapTakesTilesOfTokensOrOfSequences) {
+  Spec spec(Operator::sequence_map);
+  Config config(Operator::sequence_map);
+  config.values.set("block", 64);
+  const Plan tokens = plan(spec, config, problem(1000, 0, 130));
+  ASSERT_EQ(tokens.launches.size(), 5u);
+  EXPECT_EQ(tokens.launches[0].grid_x, 16u);
+  EXPECT_EQ(tokens.launches[4].grid_x, 16u);
+  spec.values.set_text("form", "cu_seqlens");
+  const Plan offsets = plan(spec, config, problem(1000, 0, 130));
+  ASSERT_EQ(offsets.launches.size(), 3u);
+  EXPECT_EQ(offsets.launches[0].grid_x, 3u);
+  EXPECT_EQ(offsets.launches[2].grid_x, 16u);
+  config.values.set("digit_bits", 8);  // 256 counters for each of 64 threads
+  EXPECT_THROW(check_pair(spec, config), std::invalid_argument);
+}
+
 /// Calls check(spec, config) for the built-in Configs of every size and dtype: on `arch`, with much work and with
 /// little.
 template <typename Check>
