@@ -33,19 +33,20 @@ const Row& row_for(std::span<const Row> rows, int d_state) {
 /// Threads that fill a large GPU: 512 on each of about 130 multiprocessors.
 constexpr std::int64_t kThreadsToFill = 65536;
 
-/// Cutting in segments costs a second pass over all tokens. It pays where the longest sequence alone takes longer than that,
-/// about 0.1 us a token against 1.8 / 154 us for 1,000 elements on an H200.
+/// Cutting in segments costs a second pass over all tokens. It pays where the longest sequence alone takes longer than
+/// that, about 0.1 us a token against 1.8 / 154 us for 1,000 elements on an H200.
 bool segments_pay(const Workload& work) {
   constexpr std::int64_t kElementsATokenAlone = 8192;
-  return work.longest > 2 * SEGMENT_TOKENS && work.longest * kElementsATokenAlone > work.tokens * work.dim;
+  return work.longest > std::int64_t{2} * SEGMENT_TOKENS &&
+         work.longest * kElementsATokenAlone > work.tokens * work.dim;
 }
 
 Config scan_config(const Spec& spec, const Workload& work) {
   Config config(spec.op);
   const bool segments = segments_pay(work);
   config.values.set("segments", segments ? 1 : 0);
-  // A thread takes one channel of one sequence or segment. Where those are too few, more lanes share a channel (forward) or a
-  // thread takes fewer channels in turn (backward).
+  // A thread takes one channel of one sequence or segment. Where those are too few, more lanes share a channel
+  // (forward) or a thread takes fewer channels in turn (backward).
   const std::int64_t side_by_side = segments ? work.tokens / SEGMENT_TOKENS : work.sequences;
   const bool few = side_by_side * work.dim < kThreadsToFill;
   const int d_state = spec.values["d_state"];
