@@ -168,10 +168,9 @@ std::vector<Result> check_second_config(Device& device, const CaseRun& run, cons
   return results;
 }
 
-std::vector<Result> check_stored_checkpoints(Device& device, const CaseRun& run, const Reference& reference) {
-  if (run.check_case.op != Operator::ssm_pack_bwd) return {};
+CaseRun run_with_stored_checkpoints(Device& device, const CaseRun& run) {
   Case forward = run.check_case;
-  forward.op = forward_of(forward.op);
+  forward.op = Operator::ssm_pack_fwd;
   forward.config.clear();
   forward.final_states = forward.initial_states;
   forward.checkpoints = true;
@@ -179,12 +178,19 @@ std::vector<Result> check_stored_checkpoints(Device& device, const CaseRun& run,
   inputs.erase("dout");
   inputs.erase("dfinal_states");
   HostTensors stored = run_case(device, forward, inputs);
-  inputs = run.inputs;
-  inputs["checkpoints"] = std::move(stored.at("checkpoints"));
-  Case backward = run.check_case;
-  backward.config.clear();
-  backward.checkpoints = true;
-  return compare_with_reference(CheckKind::stored_checkpoints, backward, run_case(device, backward, inputs), reference);
+  CaseRun backward{run.check_case, run.inputs, {}};
+  backward.check_case.checkpoints = true;
+  backward.inputs["checkpoints"] = std::move(stored.at("checkpoints"));
+  backward.outputs = run_case(device, backward.check_case, backward.inputs);
+  return backward;
+}
+
+std::vector<Result> check_stored_checkpoints(Device& device, const CaseRun& run, const Reference& reference) {
+  if (run.check_case.op != Operator::ssm_pack_bwd) return {};
+  CaseRun built_in = run;
+  built_in.check_case.config.clear();
+  const CaseRun stored = run_with_stored_checkpoints(device, built_in);
+  return compare_with_reference(CheckKind::stored_checkpoints, stored.check_case, stored.outputs, reference);
 }
 
 std::vector<Result> check_against_padded(Device& device, const CaseRun& run, double reduction) {

@@ -33,7 +33,9 @@ struct CaseRun {
 
 [[nodiscard]] std::vector<Result> check_against_oracle(const CaseRun& run, const Reference& reference);
 [[nodiscard]] std::vector<Result> check_second_config(Device& device, const CaseRun& run, const Reference& reference);
-/// The scan's backward, with the checkpoints of a forward call; nothing for other operators.
+/// A run of ssm_pack_bwd again, with the checkpoints that a call of ssm_pack_fwd has stored.
+[[nodiscard]] CaseRun run_with_stored_checkpoints(Device& device, const CaseRun& run);
+/// The scan's backward in that way, with the built-in Config; nothing for other operators.
 [[nodiscard]] std::vector<Result> check_stored_checkpoints(Device& device, const CaseRun& run,
                                                            const Reference& reference);
 /// Each sequence alone in its own padded row; the padded run is the reference.

@@ -39,6 +39,7 @@ struct RunArguments {
   bool rows = false;
   bool no_softplus = false;
   bool final_states = false;
+  bool checkpoints = false;
   bool json = false;
   SpecOptions config;  ///< --set
 };
@@ -55,9 +56,12 @@ Spec spec_of(const RunArguments& arguments) {
   need(arguments.no_softplus, "--no-softplus", spec.values.has("softplus"), "ssm_pack");
   need(arguments.final_states, "--final-states", !is_backward(spec.op),
        "the forward operators (a backward one takes dfinal_states where the file has it)");
+  need(arguments.checkpoints, "--checkpoints", spec.op == Operator::ssm_pack_fwd,
+       "ssm_pack_fwd (the backward takes checkpoints where the file has them)");
   if (!arguments.activation.empty()) spec.values.set_text("activation", arguments.activation);
   if (arguments.no_softplus) spec.values.set("softplus", 0);
   spec.values.set("final_states", arguments.final_states ? 1 : 0);
+  if (arguments.checkpoints) spec.values.set("checkpoints", 1);
   return spec;
 }
 
@@ -196,6 +200,8 @@ void register_run(CLI::App& app) {
   command->add_flag("--no-softplus", arguments->no_softplus, "ssm_pack: dt = delta + delta_bias as it is");
   command->add_flag("--final-states", arguments->final_states,
                     "forward: write final_states too (done anyway where initial_states is given)");
+  command->add_flag("--checkpoints", arguments->checkpoints,
+                    "ssm_pack_fwd: write states inside sequences too, which spare the backward a pass");
   arguments->config.add_config(*command);
   command->add_flag("--json", arguments->json, "report as JSON");
   command->callback([arguments] { run_run(*arguments); });

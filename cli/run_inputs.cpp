@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cli/safetensors_header.hpp"
+#include "generator/ssm_pack.hpp"
 #include "runtime/boundaries.hpp"
 
 namespace packjit {
@@ -147,6 +148,7 @@ class Selection {
       // Whatever an int cannot hold is out of every field's range too.
       const int value = static_cast<int>(std::min<std::int64_t>(size, 1 << 30));
       if (symbol == "d_state" || symbol == "conv_width") spec().values.set(symbol, value);
+      if (symbol == "d_state") inputs_.sizes.n_checkpoints = ssm_checkpoints(inputs_.sizes);
       if (symbol == "groups") spec().values.set("groups", size > 1 ? 1 : 0);
     } catch (const std::invalid_argument& error) {
       fail(fmt::format("tensor {}: {}", rule.name, error.what()));

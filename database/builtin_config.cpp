@@ -33,19 +33,20 @@ const Row& row_for(std::span<const Row> rows, int d_state) {
 /// Threads that fill a large GPU: 512 on each of about 130 multiprocessors.
 constexpr std::int64_t kThreadsToFill = 65536;
 
-/// Cutting in segments costs a second pass over all tokens. It pays where the longest sequence alone takes longer than that,
-/// about 0.1 us a token against 1.8 / 154 us for 1,000 elements on an H200.
+/// Cutting in segments costs a second pass over all tokens. It pays where the longest sequence alone takes longer than
+/// that, about 0.1 us a token against 1.8 / 154 us for 1,000 elements on an H200.
 bool segments_pay(const Workload& work) {
   constexpr std::int64_t kElementsATokenAlone = 8192;
-  return work.longest > 2 * SEGMENT_TOKENS && work.longest * kElementsATokenAlone > work.tokens * work.dim;
+  return work.longest > std::int64_t{2} * SEGMENT_TOKENS &&
+         work.longest * kElementsATokenAlone > work.tokens * work.dim;
 }
 
 Config scan_config(const Spec& spec, const Workload& work) {
   Config config(spec.op);
   const bool segments = segments_pay(work);
   config.values.set("segments", segments ? 1 : 0);
-  // A thread takes one channel of one sequence or segment. Where those are too few, more lanes share a channel (forward) or a
-  // thread takes fewer channels in turn (backward).
+  // A thread takes one channel of one sequence or segment. Where those are too few, more lanes share a channel
+  // (forward) or a thread takes fewer channels in turn (backward).
   const std::int64_t side_by_side = segments ? work.tokens / SEGMENT_TOKENS : work.sequences;
   const bool few = side_by_side * work.dim < kThreadsToFill;
   const int d_state = spec.values["d_state"];
@@ -56,9 +57,10 @@ Config scan_config(const Spec& spec, const Workload& work) {
     config.values.set("channel_groups", few && d_state <= 64 ? 1 : row.channel_groups);
     config.values.set("tile_tokens", row.tile_tokens);
     config.values.set("checkpoint_tiles", row.checkpoint_tiles);
-    // Sums by the tensor cores round addends to tf32, which fp32 cannot afford.
-    const bool tensor = row.lanes <= 8 && spec.values["dtype"] != static_cast<int>(Dtype::fp32);
-    config.values.set("channel_sums", tensor ? 1 : 0);
+    // Addends cut to tf32 keep the bounds of bf16 only. Split ones would do for fp32 too, but are not measured there.
+    const auto dtype = static_cast<Dtype>(spec.values["dtype"]);
+    const bool tensor = row.lanes <= 8 && dtype != Dtype::fp32;
+    config.values.set_text("channel_sums", !tensor ? "registers" : dtype == Dtype::bf16 ? "tensor" : "split");
     // Without them the sums are held in registers, beside the states of a step.
     int step_tokens = row.step_tokens;
     while (!tensor && step_tokens > 1 && step_tokens * row.d_state / row.lanes > 16) step_tokens /= 2;
@@ -75,6 +77,44 @@ Config scan_config(const Spec& spec, const Workload& work) {
     config.values.set("min_blocks", row.min_blocks);
   }
   return config;
+}
+
+/// Shared memory that one block can have, in bytes.
+std::uint32_t most_shared_bytes(const std::string& arch) {
+  struct Row {
+    const char* arch;
+    std::uint32_t kib;
+  };
+  constexpr Row kRows[] = {{kAnyArch, 64}, {"sm_75", 64},   {"sm_80", 163},  {"sm_87", 163}, {"sm_90", 227},
+                           {"host", 227},  {"sm_100", 227}, {"sm_103", 227}, {"sm_110", 227}};
+  const Row* row = std::ranges::find(kRows, arch, &Row::arch);
+  constexpr std::uint32_t kLeastSinceSm80 = 99;  // sm_86, sm_89, sm_120, sm_121
+  return (row == std::end(kRows) ? kLeastSinceSm80 : row->kib) * 1024;
+}
+
+/// Takes fewer channels in turn, then shorter tiles, until a block's shared memory is at most `most` bytes. Checkpoints
+/// stay as many tokens apart.
+void fit_shared(const Spec& spec, Config& config, std::uint32_t most) {
+  Problem any;  // shared memory depends on Spec and Config only
+  any.sizes = {.batch = 1, .seqlen = 1, .dim = 1, .groups = 1, .d_state = spec.values["d_state"]};
+  const auto largest = [&] {
+    const Plan planned = plan(spec, config, any);
+    return std::ranges::max_element(planned.launches, {}, &KernelLaunch::shared_bytes)->shared_bytes;
+  };
+  const auto scale = [&](std::string_view field, int numerator, int denominator) {
+    config.values.set(field, config.values[field] * numerator / denominator);
+  };
+  while (largest() > most) {
+    if (!is_backward(spec.op)) {
+      scale("tile_tokens", 1, 2);
+    } else if (config.values["channel_groups"] > 1) {
+      scale("channel_groups", 1, 2);
+    } else {
+      scale("tile_tokens", 1, 2);
+      scale("checkpoint_tiles", 2, 1);
+      config.values.set("step_tokens", std::min(config.values["step_tokens"], config.values["tile_tokens"]));
+    }
+  }
 }
 
 Config conv_config(const Spec& spec, const Workload& work) {
@@ -130,11 +170,8 @@ Config builtin_config(const Spec& spec, const std::string& arch, const Workload&
     if (config.values.has("copies")) config.values.set("copies", 0);
     if (config.values.has("stages")) config.values.set("stages", 0);
     if (config.values.has("channel_sums")) config.values.set("channel_sums", 0);
-    // 64 KiB of shared memory a block, where all later architectures have 99 or more.
-    if (config.values.has("channel_groups")) {
-      config.values.set("channel_groups", std::max(1, config.values["channel_groups"] / 2));
-    }
   }
+  if (is_scan(spec.op)) fit_shared(spec, config, most_shared_bytes(arch));
   return config;
 }
 

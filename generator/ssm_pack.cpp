@@ -11,7 +11,7 @@ namespace packjit {
 namespace {
 
 constexpr std::string_view kGroupLabels[] = {"one", "many"};
-constexpr std::string_view kSumLabels[] = {"registers", "tensor"};
+constexpr std::string_view kSumLabels[] = {"registers", "tensor", "split"};
 constexpr std::string_view kCopyLabels[] = {"plain", "async"};
 
 constexpr Field kSpecFields[] = {
@@ -46,7 +46,8 @@ constexpr Field kBackwardConfig[] = {
     {"tile_tokens", 1, 256, 16, {}, "tokens staged in shared memory at a time"},
     {"checkpoint_tiles", 1, 64, 1, {}, "tiles between two state checkpoints"},
     {"step_tokens", 1, 16, 8, {}, "tokens whose states a thread holds in registers at a time"},
-    {"channel_sums", 0, 1, 1, kSumLabels, "what sums dB and dC over channels"},
+    {"channel_sums", 0, 2, 1, kSumLabels,
+     "what sums dB and dC over channels: tensor cores with addends cut to tf32, or split in two"},
     {"vector", 1, 8, 2, {}, "elements that one load or store moves"},
     {"segments", 0, 1, 0, kSwitch,
      "long sequences are cut into segments that run side by side, at the price of a second pass"},
@@ -183,7 +184,7 @@ void check_ssm_pair(const Spec& spec, const Config& config) {
   // The backward holds the states and decays of a step's tokens and, unless tensor cores add them up, as many sums.
   const bool backward = is_backward(spec.op);
   const int held = static_cast<int>(shape.states) * (backward ? config.values["step_tokens"] : 1);
-  const int most_held = backward && config.values["channel_sums"] == 1 ? 32 : 16;
+  const int most_held = backward && config.values["channel_sums"] != 0 ? 32 : 16;
   if (held > most_held) {
     throw std::invalid_argument(fmt::format(
         "d_state = {} over {} lanes keeps {} states a thread in registers; at most {} fit, so raise lanes{}",
@@ -214,16 +215,19 @@ void check_ssm_pair(const Spec& spec, const Config& config) {
       throw std::invalid_argument(fmt::format("segments of {} tokens must be a multiple of the {} between checkpoints",
                                               SEGMENT_TOKENS, interval));
     }
-    if (config.values["channel_sums"] == 1 && spec.values["dtype"] == static_cast<int>(Dtype::fp32)) {
+    const std::string sums = config.values.text("channel_sums");
+    if (sums == "tensor" && static_cast<Dtype>(spec.values["dtype"]) != Dtype::bf16) {
       throw std::invalid_argument(
-          "channel_sums = tensor rounds addends to tf32, which fp32 cannot afford; choose registers");
+          fmt::format("channel_sums = tensor cuts the addends of dB and dC to tf32, which the bounds of {} do not "
+                      "allow; take channel_sums = split or registers",
+                      spec.values.text("dtype")));
     }
     constexpr int kMostLanes = 8;
-    if (config.values["channel_sums"] == 1 && config.values["lanes"] > kMostLanes) {
-      throw std::invalid_argument(fmt::format(
-          "channel_sums = tensor adds up groups of four channels of a warp, which lanes = {} leaves too few "
-          "of; at most {} lanes, or channel_sums = registers",
-          config.values["lanes"], kMostLanes));
+    if (sums != "registers" && config.values["lanes"] > kMostLanes) {
+      throw std::invalid_argument(
+          fmt::format("channel_sums = {} adds up groups of four channels of a warp, which lanes = {} leaves too few "
+                      "of; at most {} lanes, or channel_sums = registers",
+                      sums, config.values["lanes"], kMostLanes));
     }
     if (config.values["step_tokens"] > config.values["tile_tokens"]) {
       throw std::invalid_argument(fmt::format("step_tokens = {} is more than tile_tokens = {}",

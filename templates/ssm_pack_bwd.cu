@@ -245,22 +245,22 @@ __device__ __forceinline__ void run_tile(const Tile& tile) {
   }
 }
 
-// Runs the states of the tiles before token `end` of a segment, a multiple of TILE_TOKENS, from those in tile.before. Calls
+// Runs the states of the tiles before token `stop` of a segment, a multiple of TILE_TOKENS, from those in tile.before. Calls
 // each_tile(base) when the tile at `base` is staged, and after_tile(next) when tile.before holds the states before token `next`.
 template <typename EachTile, typename AfterTile>
-__device__ __forceinline__ void run_forward(const SsmArguments& args, const SequenceItem& item, int end,
+__device__ __forceinline__ void run_forward(const SsmArguments& args, const SequenceItem& item, int stop,
                                             const ChannelRange& range, const Tile& tile, EachTile each_tile,
                                             AfterTile after_tile) {
-  if (end > 0) {
+  if (stop > 0) {
     fetch_inputs<false>(args, item, 0, range, tile);
     fetch_b_and_c(args, item, 0, range.group, tile.fetched_states);
   }
-  for (int base = 0; base < end; base += TILE_TOKENS) {
-    wait_copies();
+  for (int base = 0; base < stop; base += TILE_TOKENS) {
+    wait_fetched();
     sync_block();  // the tile before is done with
     stage_inputs<false>(item, base, range, tile);
     stage_b_and_c(item, base, tile.fetched_states, tile.b, tile.c);
-    if (base + TILE_TOKENS < end) {
+    if (base + TILE_TOKENS < stop) {
       fetch_inputs<false>(args, item, base + TILE_TOKENS, range, tile);
       fetch_b_and_c(args, item, base + TILE_TOKENS, range.group, tile.fetched_states);
     }
@@ -351,9 +351,9 @@ __device__ __forceinline__ void store_boundary(const SsmArguments& args, float* 
 }
 __device__ __forceinline__ void store_dt(const SsmArguments& args, const Segment& segment, const ChannelRange& range,
                                          const Tile& tile) {
-  int end = segment.offset + segment.item.length;
+  int next = segment.offset + segment.item.length;
   for (int k = threadIdx.x; k < CHANNELS; k += BLOCK) {
-    if (range.begin + k < range.end) *boundary_dt(args, segment, end, range.begin + k) = tile.dt_sum[k];
+    if (range.begin + k < range.end) *boundary_dt(args, segment, next, range.begin + k) = tile.dt_sum[k];
     tile.dt_sum[k] = 0.0f;
   }
 }
@@ -399,7 +399,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd_gra
     fetch_inputs<true>(args, item, base, range, tile);
     fetch_b_and_c(args, item, base, range.group, tile.fetched_states);
     for (; base >= 0; base -= TILE_TOKENS) {
-      wait_copies();
+      wait_fetched();
       sync_block();  // the tile before is done with
       stage_inputs<true>(item, base, range, tile);
       stage_b_and_c(item, base, tile.fetched_states, tile.b, tile.c);
@@ -672,8 +672,8 @@ __device__ __forceinline__ void run_sequence(const SsmArguments& args, const Seg
     if (!segment.goes_on) load_states(args.dfinal_states + state_place(args, item, channel), exists, carry);
 #endif
 #if HAS_SEGMENTS
-    int end = segment.offset + item.length;
-    if (segment.goes_on) load_states(boundary_states(args, args.segment_gradients, segment, end, channel), exists, carry);
+    int next = segment.offset + item.length;
+    if (segment.goes_on) load_states(boundary_states(args, args.segment_gradients, segment, next, channel), exists, carry);
 #endif
     store_floats(tile.carry + own_place(turn), carry);
   }
@@ -685,7 +685,7 @@ __device__ __forceinline__ void run_sequence(const SsmArguments& args, const Seg
     bool back = CHECKPOINT_TILES == 1 || at == base;
     int next_base = back ? base - TILE_TOKENS : base;
     int next_at = back ? next_base / INTERVAL * INTERVAL : at + TILE_TOKENS;
-    wait_copies();
+    wait_fetched();
     if (at % INTERVAL == 0) stage_states_before(args, segment, at, range, tile);
     stage_inputs<true>(item, at, range, tile);
     stage_b_and_c(item, at, tile.fetched_states, tile.b, tile.c);

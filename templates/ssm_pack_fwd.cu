@@ -155,7 +155,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_fwd_seg
     float h[STATES] = {}, dt_sum = 0.0f;
     fetch_tile<false>(args, item, 0, range, tile);
     for (int base = 0; base < item.length; base += TILE_TOKENS) {
-      wait_copies();
+      wait_fetched();
       stage_inputs(item, base, range, tile);
       stage_b_and_c(item, base, tile.fetched_states, tile.b, tile.c);
       if (base + TILE_TOKENS < item.length) fetch_tile<false>(args, item, base + TILE_TOKENS, range, tile);
@@ -170,9 +170,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_fwd_seg
       }
       sync_block();
     }
-    int end = segment.offset + item.length;
-    store_aligned_states(boundary_states(args, args.segment_states, segment, end, channel), exists, h);
-    if (exists && state_lane() == 0) *boundary_dt(args, segment, end, channel) = dt_sum;
+    int next = segment.offset + item.length;
+    store_aligned_states(boundary_states(args, args.segment_states, segment, next, channel), exists, h);
+    if (exists && state_lane() == 0) *boundary_dt(args, segment, next, channel) = dt_sum;
   }
 }
 
@@ -215,7 +215,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_fwd(con
     // A thread stages inputs where it alone has taken y from, so what remains to wait for is that inputs are there, and y.
     if (item.length > 0) fetch_tile<true>(args, item, 0, range, tile);
     for (int base = 0; base < item.length; base += TILE_TOKENS) {
-      wait_copies();
+      wait_fetched();
       stage_inputs(item, base, range, tile);
       stage_b_and_c(item, base, tile.fetched_states, tile.b, tile.c);
       if (base + TILE_TOKENS < item.length) fetch_tile<true>(args, item, base + TILE_TOKENS, range, tile);

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "runtime/errors.hpp"
@@ -17,6 +19,7 @@ constexpr std::size_t kSharedAlignment = 128;
 // Checked after every block, so shorter than the zones of a device buffer.
 constexpr std::size_t kSharedGuardBytes = 1024;
 constexpr unsigned char kPoison = 0xff;
+constexpr int kEveryLane = std::numeric_limits<int>::min();  // what a gather asks for
 
 }  // namespace
 
@@ -141,23 +144,22 @@ const unsigned* BlockScheduler::gather(HostThread* host_thread, const unsigned (
   Warp& warp = self.warps_[thread.index / kWarp];
   auto& gathered = warp.gathered[thread.gathers++ % 2];
   std::copy(std::begin(values), std::end(values), gathered[thread.index % kWarp]);
-  // Waits for the others. A lane that is not there is reported as in any exchange.
-  (void)exchange(host_thread, 0,
-                 warp.live == kWarp ? static_cast<int>(thread.index % kWarp) : self.missing_lane(thread));
+  (void)exchange(host_thread, 0, kEveryLane);  // waits for the others
   return &gathered[0][0];
-}
-
-/// A lane of the thread's warp that has left the kernel, or never was.
-int BlockScheduler::missing_lane(const Thread& thread) const {
-  const unsigned first = thread.index / kWarp * kWarp;
-  unsigned lane = 0;
-  while (first + lane < threads_.size() && threads_[first + lane].status != Status::finished) ++lane;
-  return static_cast<int>(lane);
 }
 
 void BlockScheduler::copy_async(HostThread* host_thread, void* to, const void* from, unsigned bytes) {
   auto& thread = *static_cast<Thread*>(host_thread);
   BlockScheduler& self = *thread.scheduler;
+  const std::pair<const char*, const void*> ends[] = {{"from", from}, {"to", to}};
+  for (const auto& [side, address] : ends) {
+    if (reinterpret_cast<std::uintptr_t>(address) % bytes == 0) continue;
+    self.fail(
+        fmt::format("{}: thread {} copies {} bytes asynchronously {} an address that is no multiple of {}; a GPU "
+                    "stops such a kernel",
+                    self.where(), thread.index, bytes, side, bytes));
+    throw Abandoned{};
+  }
   const bool now =
       self.kind_ == HostOrder::Kind::forward || (self.kind_ == HostOrder::Kind::seeded && self.random_.below(2) == 0);
   if (now) {
@@ -269,9 +271,13 @@ void BlockScheduler::finish_exchange(unsigned warp) {
   unsigned given[kWarp];
   for (unsigned i = first; i < end; ++i) given[i - first] = threads_[i].value;
   warps_[warp].waiting = 0;
+  // The first lane that has left the kernel or never was.
+  unsigned missing = 0;
+  while (first + missing < end && threads_[first + missing].status != Status::finished) ++missing;
   for (unsigned i = first; i < end; ++i) {
     Thread& thread = threads_[i];
     if (thread.status == Status::finished) continue;
+    if (thread.source == kEveryLane) thread.source = static_cast<int>(missing < kWarp ? missing : i - first);
     const auto source = static_cast<unsigned>(thread.source);
     const bool exists = thread.source >= 0 && source < end - first;
     if (!exists || threads_[first + source].status == Status::finished) {

@@ -35,8 +35,9 @@ class BlockScheduler {
   /// Runs every block of `launch`. `entry` is packjit_enter_NAME of loaded code, `current` the address of its
   /// packjit_thread for the calling operating-system thread, `argument` what the kernel reads.
   /// Throws CheckFailed naming kernel, block and thread when the threads of a block wait for each other in vain, when
-  /// an exchange asks a lane that does not exist, or when a guard zone of shared memory changed. Whatever else the
-  /// kernel throws passes through. The scheduler can be used again afterwards.
+  /// an exchange asks a lane that does not exist, when an asynchronous copy is not aligned to its size, or when a guard
+  /// zone of shared memory changed. Whatever else the kernel throws passes through. The scheduler can be used again
+  /// afterwards.
   void run(const KernelLaunch& launch, void (*entry)(), HostThread** current, const void* argument);
 
  private:
@@ -79,7 +80,6 @@ class BlockScheduler {
   static void land(Thread& thread, std::vector<Copy>::iterator end);
   void serve(Fiber& fiber);
   void run_to_end(Fiber& fiber, Thread& thread);
-  [[nodiscard]] int missing_lane(const Thread& thread) const;
   void wait(Thread& thread);
   [[nodiscard]] Thread* pick();
   void start_block(std::uint64_t block);

@@ -31,6 +31,7 @@
 #define HAS_CHECKPOINTS OFF
 #define REGISTERS 0
 #define TENSOR 1
+#define SPLIT 2
 #define CHANNEL_SUMS TENSOR
 #define PLAIN 0
 #define ASYNC 1

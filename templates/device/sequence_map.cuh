@@ -1,6 +1,6 @@
 #pragma once
 // Tokens of a segment, where long sequences are cut into segments.
-constexpr int SEGMENT_TOKENS = 1024;
+inline constexpr int SEGMENT_TOKENS = 1024;
 
 // One stretch of consecutive tokens of one row, the unit of work of the scans: a sequence (slot >= 0), or padding
 // (slot == -1), whose outputs and gradients are zero. A sequence may be empty (length 0): its final state is its

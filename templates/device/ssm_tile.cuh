@@ -104,7 +104,9 @@ __device__ __forceinline__ ChannelRange next_channels(const SsmArguments& args, 
 
 // Where the forward stores states for the backward (checkpoints), it does so after so many tokens of a sequence: 16, or more where
 // that would take more than 32 bytes a token and channel. As checkpoint_interval() in generator/ssm_pack.cpp.
+#if HAS_CHECKPOINTS
 constexpr int CHECKPOINT_INTERVAL = D_STATE <= 128 ? 16 : D_STATE <= 256 ? 32 : 64;
+#endif
 
 // The states of one channel in a dense (..., dim, D_STATE) array of fp32, each lane its own; 0 for those that do not exist.
 __device__ __forceinline__ void load_states(const float* from, bool exists, float (&h)[STATES]) {
@@ -194,6 +196,12 @@ __device__ __forceinline__ void fetch(void* to, const void* from) {
   *static_cast<Bytes*>(to) = *static_cast<const Bytes*>(from);
 }
 
+__device__ __forceinline__ void wait_fetched() {
+#if COPIES == ASYNC
+  wait_copies();
+#endif
+}
+
 // B or C of a tile's tokens as fp32 (TILE_TOKENS, PADDED_STATES) in shared memory, 0 where there is no token or state. A thread
 // takes STATE_PACK neighbouring states of a token, by one access where memory allows; half of the block takes B, the other C.
 constexpr int STATE_PACK = D_STATE % 4 == 0 && PADDED_STATES == D_STATE ? 4 : 1;
@@ -210,7 +218,7 @@ __device__ __forceinline__ void fetch_states(const View4& view, const SequenceIt
     unsigned k = round * HALF_BLOCK + threadIdx.x % HALF_BLOCK;
     int t = base + int(k / STATE_PACKS), n = int(k % STATE_PACKS * STATE_PACK);
     if (k >= TILE_TOKENS * STATE_PACKS || t >= item.length || n >= D_STATE) continue;
-    const Element* from = static_cast<const Element*>(view.data) + item.row * view.batch +
+    const Element* from = static_cast<const Element*>(view.data) + int64(item.row) * view.batch +
                           (int64(item.start) + t) * view.token + group * view.group + n * view.state;
     StatePack* place = to + round * BLOCK + threadIdx.x;
     if (view.state == 1 && reinterpret_cast<unsigned long long>(from) % sizeof(StatePack) == 0) {

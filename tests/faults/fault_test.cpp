@@ -7,6 +7,7 @@
 #include <memory>
 #include <new>
 
+#include "generator/ssm_pack.hpp"
 #include "runtime/errors.hpp"
 #include "runtime/operator_call.hpp"
 
@@ -78,6 +79,7 @@ Sizes sizes_of(const Case& c) {
   sizes.conv_width = c.conv_width;
   sizes.history = c.conv_width - 1;
   sizes.n_sequences = static_cast<std::int64_t>(sequences_of(c).size());
+  if (is_scan(c.op)) sizes.n_checkpoints = ssm_checkpoints(sizes);
   return sizes;
 }
 

@@ -20,24 +20,43 @@ TEST_P(ThreadOrder, ChangesNoBit) {
   for (const auto& device : devices) others.push_back(device.get());
   const std::unique_ptr<Device> forward = open_host_device();
 
-  Case c;
-  c.name = "thread order";
-  c.op = GetParam();
-  c.dim = 40;
-  c.initial_states = c.final_states = true;
-  c.rows = {row_of({20, 1, 3, -2, 17}), row_of({43})};
-  const auto check = [&] {
+  const auto check = [&](const Case& c) {
     const CaseRun run = first_run(*forward, c);
+    const Reference reference = compute_reference(c, run.inputs);
     expect_pass(check_thread_orders(others, run));
-    expect_pass(check_against_oracle(run, compute_reference(c, run.inputs)));
+    expect_pass(check_against_oracle(run, reference));
+    if (c.op != Operator::ssm_pack_bwd) return;
+    const CaseRun stored = run_with_stored_checkpoints(*forward, run);
+    expect_pass(check_thread_orders(others, stored));
+    expect_pass(check_against_oracle(stored, reference));
   };
-  check();
-  // Another Config has other barriers that matter: several steps a tile in the backward scan.
-  const Config second = second_config(c, forward->info().arch);
-  for (const Field& field : second.values.table()) {
-    c.config.emplace_back(field.name, second.values.text(field.name));
+  for (const Dtype dtype : {Dtype::fp32, Dtype::bf16}) {  // the backward scan sums by registers, by tensor cores
+    Case c;
+    c.name = "thread order";
+    c.op = GetParam();
+    c.dtype = dtype;
+    c.dim = 40;
+    c.initial_states = c.final_states = true;
+    c.rows = {row_of({20, 1, 3, -2, 17}), row_of({43})};
+    check(c);
+    const Config second = second_config(c, forward->info().arch);
+    // Other Configs have other barriers that matter: several tiles between checkpoints, several steps a tile.
+    if (c.op == Operator::ssm_pack_bwd) {
+      c.config = {{"tile_tokens", "8"}, {"checkpoint_tiles", "2"}, {"step_tokens", "2"}, {"channel_sums", "split"}};
+      check(c);
+      // Many states: sums of dB and dC leave a step at a time.
+      Case many = c;
+      many.d_state = 72;
+      many.dim = 6;
+      many.config.clear();
+      check(many);
+    }
+    c.config.clear();
+    for (const Field& field : second.values.table()) {
+      c.config.emplace_back(field.name, second.values.text(field.name));
+    }
+    check(c);
   }
-  check();
 }
 
 INSTANTIATE_TEST_SUITE_P(Host, ThreadOrder, testing::ValuesIn(kOperators),

@@ -21,7 +21,7 @@ std::string message_of(const std::function<void()>& work) {
 TEST(Fields, TheDefaultSpecIsThatOfTheDesign) {
   EXPECT_EQ(Spec(Operator::ssm_pack_fwd).values.text(),
             "dtype=bf16 d_state=16 softplus=on D=on z=on delta_bias=on groups=one initial_states=off "
-            "final_states=off layout=token-major");
+            "final_states=off checkpoints=off layout=token-major");
   EXPECT_EQ(Spec(Operator::conv1d_pack_bwd).values.text(),
             "dtype=bf16 conv_width=4 bias=on activation=silu initial_states=off final_states=off layout=token-major "
             "map=positions");

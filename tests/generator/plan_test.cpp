@@ -1,10 +1,13 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <stdexcept>
+#include <string>
 #include <tuple>
 
 #include "database/builtin_config.hpp"
 #include "generator/operators.hpp"
+#include "generator/ssm_pack.hpp"
 
 namespace packjit {
 namespace {
@@ -99,16 +102,6 @@ TEST(Plan, ShortConvolutionsFitIntoOneRoundOfThreads) {
   }
 }
 
-TEST(Plan, BackwardWorkspaceIsBoundedInTheNumberOfSequences) {
-  const Spec spec(Operator::ssm_pack_bwd);
-  const Config config = builtin_config(spec, "sm_90");
-  const Plan few = plan(spec, config, problem(65'536, 64, 128));
-  const Plan many = plan(spec, config, problem(65'536, 64, 4096));
-  // Sums of dA over blocks do not grow beyond 128 of them; each sequence more adds at most one checkpoint of 64 * 16
-  // floats.
-  EXPECT_EQ(many.workspace_bytes - few.workspace_bytes, std::int64_t{4096 - 128} * 64 * 16 * 4);
-}
-
 TEST(Plan, AMapTakesTilesOfTokensOrOfSequences) {
   Spec spec(Operator::sequence_map);
   Config config(Operator::sequence_map);
@@ -126,26 +119,124 @@ TEST(Plan, AMapTakesTilesOfTokensOrOfSequences) {
   EXPECT_THROW(check_pair(spec, config), std::invalid_argument);
 }
 
-TEST(Plan, BuiltInConfigurationsAreLegalForEverySpec) {
-  for (const Operator op : kOperators) {
-    for (const Dtype dtype : {Dtype::fp32, Dtype::fp16, Dtype::bf16}) {
-      for (int size = 1; size <= (is_scan(op) ? 512 : 16); ++size) {
+/// Calls check(spec, config) for the built-in Configs of every size and dtype: on `arch`, with much work and with
+/// little.
+template <typename Check>
+void for_each_builtin_config(Operator op, const std::string& arch, const Check& check) {
+  for (const Dtype dtype : {Dtype::fp32, Dtype::fp16, Dtype::bf16}) {
+    for (int size = 1; size <= (is_scan(op) ? 512 : 16); ++size) {
+      for (const int checkpoints : {0, is_scan(op) ? 1 : 0}) {
         Spec spec(op);
         spec.values.set("dtype", static_cast<int>(dtype));
         spec.values.set(is_scan(op) ? "d_state" : "conv_width", size);
-        for (const char* arch : {"sm_75", "sm_90", "sm_120", "host"}) {
-          for (const Workload& work : {Workload{}, Workload{16, 1, 8}}) {
-            EXPECT_NO_THROW(check_pair(spec, builtin_config(spec, arch, work))) << spec.values.text();
-            // Shared memory of a block, bytes: sm_75, and the least of all later ones (sm_86, sm_89, sm_120).
-            const std::uint32_t most = std::string(arch) == "sm_75" ? 64 * 1024 : 99 * 1024;
-            Problem p = problem(64, 64, 2);
-            p.sizes.d_state = p.sizes.conv_width = size;
-            for (const KernelLaunch& launch : plan(spec, builtin_config(spec, arch, work), p).launches) {
-              EXPECT_LE(launch.shared_bytes, most) << spec.values.text();
-            }
-          }
+        if (checkpoints != 0) spec.values.set("checkpoints", 1);
+        // Much work, little, and one long sequence, which is cut in segments.
+        for (const Workload& work : {Workload{}, Workload{16, 1, 8}, Workload{65'536, 1, 512, 65'536}}) {
+          check(spec, builtin_config(spec, arch, work));
         }
       }
+    }
+  }
+}
+
+TEST(Plan, BackwardWorkspaceIsBoundedInStatesAndSequences) {
+  constexpr std::int64_t kTokens = 8192, kDim = 2048;
+  const double elements = static_cast<double>(kTokens * kDim);
+  for (const char* arch : {"sm_75", "sm_80", "sm_86", "sm_90"}) {
+    for_each_builtin_config(Operator::ssm_pack_bwd, arch, [&](const Spec& spec, const Config& config) {
+      std::int64_t one_sequence = 0;
+      for (const std::int64_t sequences : {std::int64_t{1}, std::int64_t{300}, kTokens}) {
+        Problem p = problem(kTokens, kDim, sequences);
+        p.sizes.d_state = spec.values["d_state"];
+        p.segments = std::max(sequences, kTokens / 1024);
+        const std::int64_t bytes = plan(spec, config, p).workspace_bytes;
+        // Without checkpoints of its own the backward needs its partial sums only.
+        const double most = spec.values["checkpoints"] != 0 && config.values["segments"] == 0 ? 24 : 64;
+        ASSERT_LE(static_cast<double>(bytes) / elements, most) << spec.values.text() << "; " << config.values.text();
+        if (sequences == 1) one_sequence = bytes;
+        // Sums over time: two for each of dim * (d_state + 2), and no more than 128 times.
+        const std::int64_t sums = 2 * 4 * kDim * (spec.values["d_state"] + 2);
+        ASSERT_LE(bytes - one_sequence, 127 * sums) << sequences << " sequences: " << spec.values.text();
+      }
+    });
+  }
+}
+
+TEST(Plan, CheckpointsTakeSpaceByTokensAlone) {
+  // The forward stores one for each 16, 32 or 64 tokens (d_state up to 128, 256, 512), and room for one more.
+  for (const auto& [d_state, interval] : {std::pair{1, 16}, {128, 16}, {129, 32}, {256, 32}, {257, 64}, {512, 64}}) {
+    Sizes sizes = problem(1000, 8, 900).sizes;
+    sizes.batch = 2;
+    sizes.d_state = d_state;
+    EXPECT_EQ(ssm_checkpoints(sizes), 2000 / interval + 1) << d_state;
+  }
+  // d_state 16: the backward's own checkpoints are 4 bytes an element, and stored ones take none of the workspace.
+  Spec spec(Operator::ssm_pack_bwd);
+  const Config config = builtin_config(spec, "sm_90");
+  const Problem p = problem(65'536, 64, 128);
+  const std::int64_t recomputed = plan(spec, config, p).workspace_bytes;
+  EXPECT_EQ(plan(spec, config, p).launches.size(), 4u);
+  spec.values.set("checkpoints", 1);
+  EXPECT_EQ(recomputed - plan(spec, config, p).workspace_bytes, std::int64_t{65'536 / 16 + 1} * 64 * 16 * 4);
+  ASSERT_EQ(plan(spec, config, p).launches.size(), 3u);
+  EXPECT_EQ(plan(spec, config, p).launches[0].entry, "ssm_pack_bwd");
+}
+
+std::string refusal(const Spec& spec, const Config& config) {
+  try {
+    check_pair(spec, config);
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
+TEST(Plan, CheckpointsOfTheForwardFixTheTilesOfTheBackward) {
+  for (const auto& [d_state, interval] : {std::pair{16, 16}, {200, 32}, {512, 64}}) {
+    Spec spec(Operator::ssm_pack_bwd);
+    spec.values.set("d_state", d_state);
+    Config config = builtin_config(spec, "sm_90");
+    config.values.set("checkpoint_tiles", 2 * config.values["checkpoint_tiles"]);
+    EXPECT_EQ(refusal(spec, config), "nothing was refused");  // its own ones it may have anywhere
+    spec.values.set("checkpoints", 1);
+    EXPECT_EQ(refusal(spec, config),
+              "the forward stores checkpoints every " + std::to_string(interval) + " tokens at d_state = " +
+                  std::to_string(d_state) + ", so tile_tokens * checkpoint_tiles must be as many, not " +
+                  config.values.text("tile_tokens") + " * " + config.values.text("checkpoint_tiles"));
+  }
+}
+
+TEST(Plan, AddendsAreCutToTf32ForBf16Only) {
+  Spec spec(Operator::ssm_pack_bwd);
+  Config config = builtin_config(spec, "sm_90");
+  EXPECT_EQ(config.values.text("channel_sums"), "tensor");
+  config.values.set("vector", 4);
+  for (const auto& [dtype, built_in] : {std::pair{"fp32", "registers"}, {"fp16", "split"}}) {
+    spec.values.set_text("dtype", dtype);
+    EXPECT_EQ(refusal(spec, config),
+              std::string("channel_sums = tensor cuts the addends of dB and dC to tf32, which the "
+                          "bounds of ") +
+                  dtype + " do not allow; take channel_sums = split or registers");
+    EXPECT_EQ(builtin_config(spec, "sm_90").values.text("channel_sums"), built_in);
+  }
+}
+
+TEST(Plan, BuiltInConfigurationsAreLegalForEverySpec) {
+  // Shared memory of a block, KiB. An architecture that nobody has heard of has no less than the least since sm_80.
+  const std::pair<const char*, int> most_kib[] = {{"sm_75", 64},  {"sm_80", 163},  {"sm_86", 99},  {"sm_89", 99},
+                                                  {"sm_90", 227}, {"sm_100", 227}, {"sm_120", 99}, {"sm_999", 99},
+                                                  {kAnyArch, 64}, {"host", 227}};
+  for (const Operator op : kOperators) {
+    for (const auto& [arch, kib] : most_kib) {
+      for_each_builtin_config(op, arch, [&, kib = kib](const Spec& spec, const Config& config) {
+        ASSERT_EQ(refusal(spec, config), "nothing was refused") << spec.values.text();
+        Problem p = problem(64, 64, 2);
+        p.sizes.d_state = is_scan(op) ? spec.values["d_state"] : 0;
+        p.sizes.conv_width = is_scan(op) ? 0 : spec.values["conv_width"];
+        for (const KernelLaunch& launch : plan(spec, config, p).launches) {
+          ASSERT_LE(launch.shared_bytes, static_cast<std::uint32_t>(kib) * 1024) << spec.values.text();
+        }
+      });
     }
   }
 }

@@ -9,6 +9,7 @@
 #include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -172,6 +173,49 @@ TEST_F(RunCommand, ScanForwardAndReport) {
   EXPECT_EQ(json.at("spec").at("softplus"), "off");
   EXPECT_EQ(json.at("outputs").at("out").at("dtype"), "fp32");
   EXPECT_EQ(json.at("ignored"), nlohmann::json({"something_else"}));
+}
+
+/// One sequence of 20 tokens, u = 1, 2, ..., whose states are plain sums of u.
+HostTensors long_scan_inputs() {
+  Values u(20), ones(20, 1);
+  std::iota(u.begin(), u.end(), 1);
+  return {{"u", tensor(ElementType::fp32, {1, 20, 1}, u)},
+          {"delta", tensor(ElementType::fp32, {1, 20, 1}, ones)},
+          {"A", tensor(ElementType::fp32, {1, 1}, {0})},
+          {"B", tensor(ElementType::fp32, {1, 20, 1, 1}, ones)},
+          {"C", tensor(ElementType::fp32, {1, 20, 1, 1}, ones)}};
+}
+
+TEST_F(RunCommand, ScanCheckpointsGoFromTheForwardToTheBackward) {
+  HostTensors inputs = long_scan_inputs();
+  const HostTensors forward = result_of("ssm_pack_fwd", inputs, {"--no-softplus", "--rows", "--checkpoints"});
+  EXPECT_EQ(forward.at("out").to_double()[19], 210);
+  EXPECT_EQ(forward.at("checkpoints").shape, (std::vector<std::int64_t>{2, 1, 1}));
+  EXPECT_EQ(forward.at("checkpoints").to_double()[0], 136);  // 1 + ... + 16, the state before token 16
+  EXPECT_FALSE(result_of("ssm_pack_fwd", inputs, {"--no-softplus", "--rows"}).contains("checkpoints"));
+
+  inputs["dout"] = tensor(ElementType::fp32, {1, 20, 1}, Values(20, 1));
+  const HostTensors computed = result_of("ssm_pack_bwd", inputs, {"--no-softplus", "--rows"});
+  inputs["checkpoints"] = forward.at("checkpoints");
+  const HostTensors stored = result_of("ssm_pack_bwd", inputs, {"--no-softplus", "--rows"});
+  ASSERT_EQ(stored.size(), computed.size());
+  for (const auto& [name, gradient] : computed) EXPECT_EQ(stored.at(name).bytes, gradient.bytes) << name;
+  EXPECT_EQ(stored.at("dC").to_double()[16], 153);  // dout * h
+
+  inputs["checkpoints"] = tensor(ElementType::fp32, {2, 1, 1}, {1000, 0});
+  EXPECT_EQ(result_of("ssm_pack_bwd", inputs, {"--no-softplus", "--rows"}).at("dC").to_double()[16], 1017);
+}
+
+TEST_F(RunCommand, RefusesCheckpointsThatDoNotFit) {
+  HostTensors inputs = long_scan_inputs();
+  inputs["dout"] = inputs.at("u");
+  inputs["checkpoints"] = tensor(ElementType::fp32, {1, 1, 1}, {0});
+  expect_tensors_refused("ssm_pack_bwd", inputs,
+                         "tensor checkpoints has shape (1, 1, 1); expected (n_checkpoints = 2, dim = 1, d_state = 1)",
+                         {"--rows"});
+  expect_tensors_refused("ssm_pack_bwd", inputs, "--checkpoints is an option of ssm_pack_fwd", {"--checkpoints"});
+  expect_tensors_refused("conv1d_pack_fwd", conv_inputs(), "--checkpoints is an option of ssm_pack_fwd",
+                         {"--checkpoints"});
 }
 
 TEST_F(RunCommand, HandEditedSourceRunsInPlaceOfTheGeneratedOne) {
