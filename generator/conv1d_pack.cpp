@@ -38,7 +38,7 @@ constexpr Field kForwardConfig[] = {
 constexpr Field kBackwardConfig[] = {
     kBlockField,
     {"block_tiles", 1, 1024, 4, {}, "tiles of a block, whose sums are added up there"},
-    {"tile_tokens", 1, 4096, 128, {}, "consecutive tokens that one thread walks"},
+    {"tile_tokens", 1, 4096, 512, {}, "consecutive tokens that one thread walks"},
     kLoadTokensField,
     kPrefetchField,
     {"stages", 0, 8, 0, {}, "batches of loaded tokens under way to shared memory; 0: to registers, as prefetch says"},

@@ -594,6 +594,8 @@ TEST(DeviceMapGraph, ReplaysWithChangedBoundaries) {
       map.build(boundaries.view);
       call.launch(map.sequences());
     };
+    const HostTensor initial = first.tensor();
+    device->write(boundaries.buffer.data(), initial.bytes.data(), initial.bytes.size());
     EXPECT_THROW((void)device->capture(work), std::logic_error);  // it has not run before
     work();
     const auto graph = device->capture(work);
