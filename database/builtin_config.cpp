@@ -41,7 +41,10 @@ bool segments_pay(const Workload& work) {
          work.longest * kElementsATokenAlone > work.tokens * work.dim;
 }
 
-Config scan_config(const Spec& spec, const Workload& work) {
+/// Whether asynchronous copies, tf32 sums and conversions of pairs may be used: they came with sm_80.
+bool has_sm80(const std::string& arch) { return arch != "sm_75" && arch != kAnyArch; }
+
+Config scan_config(const Spec& spec, const std::string& arch, const Workload& work) {
   Config config(spec.op);
   const bool segments = segments_pay(work);
   config.values.set("segments", segments ? 1 : 0);
@@ -59,7 +62,7 @@ Config scan_config(const Spec& spec, const Workload& work) {
     config.values.set("checkpoint_tiles", row.checkpoint_tiles);
     // Addends cut to tf32 keep the bounds of bf16 only. Split ones would do for fp32 too, but are not measured there.
     const auto dtype = static_cast<Dtype>(spec.values["dtype"]);
-    const bool tensor = row.lanes <= 8 && dtype != Dtype::fp32;
+    const bool tensor = has_sm80(arch) && row.lanes <= 8 && dtype != Dtype::fp32;
     config.values.set_text("channel_sums", !tensor ? "registers" : dtype == Dtype::bf16 ? "tensor" : "split");
     // Without them the sums are held in registers, beside the states of a step.
     int step_tokens = row.step_tokens;
@@ -150,7 +153,7 @@ Config conv_config(const Spec& spec, const Workload& work) {
 
 Config builtin_config(const Spec& spec, const std::string& arch, const Workload& work) {
   if (spec.op == Operator::sequence_map) return Config(spec.op);
-  Config config = is_scan(spec.op) ? scan_config(spec, work) : conv_config(spec, work);
+  Config config = is_scan(spec.op) ? scan_config(spec, arch, work) : conv_config(spec, work);
   const int longest = kLongestAccess / static_cast<int>(size_of(static_cast<Dtype>(spec.values["dtype"])));
   config.values.set("vector", std::min(config.values["vector"], longest));
   if (spec.values["layout"] != static_cast<int>(Layout::token_major)) config.values.set("vector", 1);
@@ -165,11 +168,10 @@ Config builtin_config(const Spec& spec, const std::string& arch, const Workload&
   if (arch != "sm_90" && config.values.has("stages")) {
     config.values.set("stages", std::min(config.values["stages"], 2));
   }
-  if (arch == "sm_75" || arch == kAnyArch) {
+  if (!has_sm80(arch)) {
     config.values.set("convert", 0);  // these instructions came with sm_80
     if (config.values.has("copies")) config.values.set("copies", 0);
     if (config.values.has("stages")) config.values.set("stages", 0);
-    if (config.values.has("channel_sums")) config.values.set("channel_sums", 0);
   }
   if (is_scan(spec.op)) fit_shared(spec, config, most_shared_bytes(arch));
   return config;
