@@ -27,6 +27,11 @@ def command(report):
     return "packjit bench ops" + "".join(options)
 
 
+def label(row):
+    """The operator, and where the backward's checkpoints come from if the row says so."""
+    return f"`{row['operator']}`" + (f", checkpoints {row['variant']}" if row.get("variant") else "")
+
+
 def reports():
     """Latest measurement of each operator, GPU and shape, by descending number of tokens."""
     latest = {}
@@ -37,12 +42,12 @@ def reports():
             continue
         if report.get("shape", "packed") != "packed":
             continue
-        for row in report["operators"]:
-            key = (report["gpu"], row["operator"], *(report[name] for name in DEFAULTS))
+        for row in report["operators"] + report.get("variants", []) + report.get("together", []):
+            key = (report["gpu"], label(row), *(report[name] for name in DEFAULTS))
             if key not in latest or report["date"] >= latest[key][0]["date"]:
                 latest[key] = (report, row)
-    order = ["ssm_pack_fwd", "ssm_pack_bwd", "conv1d_pack_fwd", "conv1d_pack_bwd"]
-    return sorted(latest.values(), key=lambda pair: (-pair[0]["tokens"], order.index(pair[1]["operator"])))
+    order = ["ssm_pack_fwd", "ssm_pack_bwd", "ssm_pack_fwd+bwd", "conv1d_pack_fwd", "conv1d_pack_bwd"]
+    return sorted(latest.values(), key=lambda pair: (-pair[0]["tokens"], order.index(pair[1]["operator"]), label(pair[1])))
 
 
 def official(report, row):
@@ -62,8 +67,9 @@ def table():
     lines = ["| operator | tokens | median | 10 % to 90 % | reading and writing alone | official kernel | date, GPU, command |",
              "| --- | --- | --- | --- | --- | --- | --- |"]
     for report, row in found:
-        lines.append(f"| `{row['operator']}` | {report['tokens']:,} | {row['median_ms']:.3f} ms "
-                     f"| {row['p10_ms']:.3f} to {row['p90_ms']:.3f} ms | {row['memory_limit_ms']:.3f} ms "
+        alone = f"{row['memory_limit_ms']:.3f} ms" if "memory_limit_ms" in row else ""
+        lines.append(f"| {label(row)} | {report['tokens']:,} | {row['median_ms']:.3f} ms "
+                     f"| {row['p10_ms']:.3f} to {row['p90_ms']:.3f} ms | {alone} "
                      f"| {official(report, row)} | {report['date']}, {report['gpu']}, `{command(report)}` |")
     return "\n".join(lines)
 
