@@ -9,7 +9,8 @@
 // sequence and walks its tokens. LANES threads of a warp share a channel, STATES states each in registers. For each
 // tile of tokens the block computes dt and dt * u once per token and channel and stages them, with B and C, in shared
 // memory; every lane then steps through the tile; the lanes' shares of y are summed; D, the gate and the store follow
-// with the threads laid out along memory again.
+// with the threads laid out along memory again. Inputs of the next tile are on their way meanwhile. A long sequence can be cut in
+// segments (segments on), see device/ssm_segments.cuh.
 #include "device/parameters.cuh"
 #include "device/primitives.cuh"
 #include "device/number.cuh"
