@@ -45,6 +45,7 @@ class Matrix {
       random_lengths(op);
       without_states(op);
       bare_channel_major(op);
+      steps_as_given(op);
       odd_sizes(op);
       strided(op);
       if (coverage_ == Coverage::full) large(op);
@@ -119,6 +120,15 @@ class Matrix {
     c.softplus = c.D = c.z = c.delta_bias = c.bias = c.silu = false;
     rows_for(c, 6, true);
     add(c, {CheckKind::oracle, CheckKind::isolation});
+  }
+  void steps_as_given(Operator op) {
+    if (!is_scan(op)) return;
+    Case c = base(op, Dtype::fp32);
+    c.name = "no softplus";
+    c.softplus = false;
+    c.initial_states = c.final_states = true;
+    rows_for(c, 8, true);
+    add(c, {CheckKind::oracle, CheckKind::cut});
   }
   void odd_sizes(Operator op) {
     Case c = base(op, Dtype::fp32);

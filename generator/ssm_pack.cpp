@@ -187,8 +187,10 @@ void check_ssm_pair(const Spec& spec, const Config& config) {
   const int most_held = backward && config.values["channel_sums"] != 0 ? 32 : 16;
   if (held > most_held) {
     throw std::invalid_argument(fmt::format(
-        "d_state = {} over {} lanes keeps {} states a thread in registers; at most {} fit, so raise lanes{}",
-        spec.values["d_state"], config.values["lanes"], held, most_held, backward ? " or lower step_tokens" : ""));
+        "d_state = {} over {} lanes keeps {} values a thread in registers{}; at most {} fit, so raise lanes{}",
+        spec.values["d_state"], config.values["lanes"], held,
+        backward ? fmt::format(" ({} states of {} tokens)", shape.states, config.values["step_tokens"]) : "", most_held,
+        backward ? " or lower step_tokens" : ""));
   }
   check_min_blocks(config);
   if (config.values["vector"] > shape.channels) {

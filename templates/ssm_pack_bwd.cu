@@ -47,8 +47,9 @@ __device__ __forceinline__ void run_states_to_steps(const Tile& tile) {
   }
 }
 
-// One step of one turn: from the states before it through its tokens, then back.
-__device__ __forceinline__ void run_back(const Tile& tile, int step, int turn, ChannelSums& sums) {
+// One step of one turn: from the states before it through its tokens, then back. The sequence has `tokens_left` tokens from the
+// tile's first on: those behind do not decay, so what comes after the sequence reaches the sums over states there.
+__device__ __forceinline__ void run_back(const Tile& tile, int tokens_left, int step, int turn, ChannelSums& sums) {
   int own = channel_of_turn(turn), column = column_of(own);
   const Float4* tokens = tile.tokens + step * STEP_TOKENS * COLUMNS + column;
   const float* b_of_step = tile.b + step * STEP_TOKENS * PADDED_STATES + state_lane() * STATES;
@@ -122,7 +123,7 @@ __device__ __forceinline__ void run_back(const Tile& tile, int step, int turn, C
 #endif
       place = {du, ddelta, fused_multiply_add(skip, u, c_h[j]) * gate, 0.0f};
       recent.x = fused_multiply_add(dy, u, recent.x);
-      recent.y += ddelta;
+      if (step * STEP_TOKENS + mine.first + j < tokens_left) recent.y += ddelta;
     }
     tile.time_sums[turn * BLOCK + threadIdx.x] = recent;
   }
@@ -219,7 +220,7 @@ __device__ __forceinline__ void write_gradients(const SsmArguments& args, const 
 #pragma unroll 1
   for (int round = 0; round < ROUNDS; ++round) {
     TilePlace place = tile_place(round * BLOCK + threadIdx.x, CHANNELS);
-    if (RAGGED && place.token >= TILE_TOKENS) break;
+    if (RAGGED && round * BLOCK + int(threadIdx.x) >= TILE_TOKENS * CHANNELS / VECTOR) break;
     int64 channel = range.begin + place.channel;
     int64 token = int64(item.start) + base + place.token;
     if (base + place.token >= item.length || channel >= range.end) continue;
@@ -287,7 +288,7 @@ __device__ __forceinline__ void run_sequence(const SsmArguments& args, const Seg
       for (int step = STEPS - 1; step >= 0; --step) {
         ChannelSums sums;
 #pragma unroll 1
-        for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) run_back(tile, step, turn, sums);
+        for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) run_back(tile, item.length - base, step, turn, sums);
         int first = step * STEP_TOKENS % SUM_TOKENS;
         sums.store(tile.channel_sums + (int(threadIdx.x) / 32 * SUM_TOKENS + first) * 2 * PADDED_STATES);
         if (first > 0) continue;

@@ -90,7 +90,7 @@ __device__ __forceinline__ void stage_inputs(const SequenceItem& item, int base,
 #pragma unroll 1
   for (int round = 0; round < ROUNDS; ++round) {
     TilePlace place = tile_place(round * BLOCK + threadIdx.x, CHANNELS);
-    if (RAGGED && place.token >= TILE_TOKENS) break;
+    if (RAGGED && round * BLOCK + int(threadIdx.x) >= TILE_TOKENS * CHANNELS / VECTOR) break;
     float dt[VECTOR] = {}, dt_u[VECTOR] = {};
     if (base + place.token < item.length && range.begin + place.channel < range.end) {
       const Element* from = fetched_inputs(tile, base, round);

@@ -179,10 +179,37 @@ TEST_P(KnownFaults, K17_any_number_of_states) {
       Case c = with_states(small(op, {{9, 2, 6}}));
       c.d_state = d_state;
       expect_oracle(c);
+      c.layout = Layout::channel_major;
+      expect_oracle(c);
     }
   }
   Spec spec(Operator::ssm_pack_fwd);
   EXPECT_THROW(spec.values.set("d_state", 513), std::invalid_argument);
+}
+
+// Few channels a block and short tiles: more threads than there is to stage. Those too many once wrote over other
+// channels.
+TEST_P(KnownFaults, channel_major_tiles_smaller_than_the_block) {
+  for (const Operator op : kScans) {
+    for (const std::int64_t d_state : {129, 300}) {
+      Case c = small(op, {{20}});
+      c.dim = 3;
+      c.d_state = d_state;
+      c.layout = Layout::channel_major;
+      expect_oracle(c);
+    }
+  }
+}
+
+// Behind the end of a sequence nothing decays, and without softplus nothing else kept what comes after the sequence out
+// of the sum of ddelta.
+TEST_P(KnownFaults, delta_bias_gets_nothing_from_behind_the_end) {
+  for (const std::int64_t length : {1, 5, 17}) {
+    Case c = small(Operator::ssm_pack_bwd, {{length}});
+    c.softplus = false;
+    c.final_states = true;
+    expect_oracle(c);
+  }
 }
 
 TEST_P(KnownFaults, K18_any_number_of_taps) {
