@@ -31,7 +31,9 @@ void run_generate(const GenerateOptions& options) {
   const std::string arch = host ? "host" : options.arch.empty() ? kAnyArch : options.arch;
   if (!host && arch != kAnyArch) require_arch(arch);
   const Spec spec = options.spec.spec();
-  const Source source = generate(spec, options.spec.config(spec, arch), host ? Target::host : Target::cuda);
+  const Config config = options.spec.config(spec, arch);
+  check_arch(config, arch);
+  const Source source = generate(spec, config, host ? Target::host : Target::cuda);
   if (options.output.empty()) {
     print_result(source.text);
   } else {

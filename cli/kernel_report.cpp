@@ -43,6 +43,7 @@ OperatorReport report_operator(const Nvrtc& nvrtc, const Spec& spec, const Confi
   const Plan launches = any_plan(spec, config);
   OperatorReport report{arch, config, "edited", edited.value_or(""), {}, {}};
   if (!edited) {
+    check_arch(config, arch);
     Source source = generate(spec, config, Target::cuda);
     report.key = std::move(source.key);
     report.source = std::move(source.text);

@@ -68,6 +68,34 @@ void check_pair(const Spec& spec, const Config& config) {
   }
 }
 
+void check_arch(const Config& config, std::string_view arch) {
+  constexpr std::string_view kPrefix = "sm_";
+  if (!arch.starts_with(kPrefix)) return;
+  int number = 0;
+  for (const char c : arch.substr(kPrefix.size())) {
+    if (c < '0' || c > '9') break;  // sm_90a
+    number = number * 10 + (c - '0');
+  }
+  struct Need {
+    std::string_view field;
+    int since;  // for every value but 0
+    std::string_view what;
+  };
+  constexpr Need kNeeds[] = {{"copies", 80, "asynchronous copies"},
+                             {"stages", 80, "asynchronous copies"},
+                             {"channel_sums", 80, "tf32 on tensor cores"},
+                             {"convert", 80, "the conversion to bf16"},
+                             {"early_sum", 90, "launches that begin early"}};
+  for (const Need& need : kNeeds) {
+    if (!config.values.has(need.field) || config.values[need.field] == 0 || number >= need.since) continue;
+    Config without = config;
+    without.values.set(need.field, 0);
+    throw std::invalid_argument(fmt::format("{} = {} needs {}, which came with sm_{}; for {} set {}={}", need.field,
+                                            config.values.text(need.field), need.what, need.since, arch, need.field,
+                                            without.values.text(need.field)));
+  }
+}
+
 Plan plan(const Spec& spec, const Config& config, const Problem& problem) {
   check_pair(spec, config);
   if (spec.op == Operator::sequence_map) return map_plan(spec, config, problem);

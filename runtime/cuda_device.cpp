@@ -147,6 +147,7 @@ std::shared_ptr<const Module> CudaDevice::load(const Spec& spec, const Config& c
   const auto found = state_->modules.find(key);
   if (found != state_->modules.end()) return found->second;
   state_->refuse_in_capture("compiling a kernel");
+  check_arch(config, info().arch);
   auto module = state_->compile_and_load(generate(spec, config, Target::cuda).text, true);
   state_->modules.emplace(key, module);
   return module;

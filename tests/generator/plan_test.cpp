@@ -221,6 +221,27 @@ TEST(Plan, AddendsAreCutToTf32ForBf16Only) {
   }
 }
 
+TEST(Plan, InstructionsThatAnArchitectureLacksAreRefused) {
+  const std::tuple<Operator, const char*, const char*, const char*> cases[] = {
+      {Operator::ssm_pack_fwd, "copies", "async", "sm_75"},
+      {Operator::ssm_pack_bwd, "channel_sums", "split", "sm_75"},
+      {Operator::conv1d_pack_fwd, "convert", "native", "sm_75"},
+      {Operator::conv1d_pack_bwd, "early_sum", "on", "sm_89"}};
+  for (const auto& [op, field, value, arch] : cases) {
+    Config config = builtin_config(Spec(op), arch);
+    EXPECT_NO_THROW(check_arch(config, arch));
+    config.values.set_text(field, value);
+    EXPECT_NO_THROW(check_arch(config, "sm_90a"));
+    EXPECT_NO_THROW(check_arch(config, "host"));
+    try {
+      check_arch(config, arch);
+      ADD_FAILURE() << field << " = " << value << " was taken on " << arch;
+    } catch (const std::invalid_argument& error) {
+      EXPECT_NE(std::string(error.what()).find(std::string(field) + " = " + value), std::string::npos) << error.what();
+    }
+  }
+}
+
 TEST(Plan, BuiltInConfigurationsAreLegalForEverySpec) {
   // Shared memory of a block, KiB. An architecture that nobody has heard of has no less than the least since sm_80.
   const std::pair<const char*, int> most_kib[] = {{"sm_75", 64},  {"sm_80", 163},  {"sm_86", 99},  {"sm_89", 99},
@@ -230,6 +251,7 @@ TEST(Plan, BuiltInConfigurationsAreLegalForEverySpec) {
     for (const auto& [arch, kib] : most_kib) {
       for_each_builtin_config(op, arch, [&, kib = kib](const Spec& spec, const Config& config) {
         ASSERT_EQ(refusal(spec, config), "nothing was refused") << spec.values.text();
+        ASSERT_NO_THROW(check_arch(config, arch)) << config.values.text();
         Problem p = problem(64, 64, 2);
         p.sizes.d_state = is_scan(op) ? spec.values["d_state"] : 0;
         p.sizes.conv_width = is_scan(op) ? 0 : spec.values["conv_width"];
