@@ -57,8 +57,8 @@ struct Config {
 /// Throws std::invalid_argument that names the constraint that the pair breaks (states a lane must hold, threads...).
 void check_pair(const Spec& spec, const Config& config);
 
-/// Throws std::invalid_argument where a field of the Config asks for instructions that `arch` ("sm_75") lacks, naming the
-/// architecture they came with. What is no GPU architecture ("host") has all of them.
+/// Throws std::invalid_argument where a field of the Config asks for instructions that `arch` ("sm_75") lacks, naming
+/// the architecture they came with. What is no GPU architecture ("host") has all of them.
 void check_arch(const Config& config, std::string_view arch);
 
 // --- tensors -----------------------------------------------------------------------------------------------------
