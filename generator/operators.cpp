@@ -76,6 +76,8 @@ void check_arch(const Config& config, std::string_view arch) {
     if (c < '0' || c > '9') break;  // sm_90a
     number = number * 10 + (c - '0');
   }
+  constexpr int kOldest = 75;
+  if (number < kOldest) return;  // none that NVRTC knows, and so it will say
   struct Need {
     std::string_view field;
     int since;  // for every value but 0
