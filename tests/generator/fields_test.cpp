@@ -5,18 +5,12 @@
 #include <stdexcept>
 
 #include "generator/operators.hpp"
+#include "tests/message_of.hpp"
 
 namespace packjit {
 namespace {
 
-std::string message_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const std::invalid_argument& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
+using test::message_of;
 
 TEST(Fields, TheDefaultSpecIsThatOfTheDesign) {
   EXPECT_EQ(Spec(Operator::ssm_pack_fwd).values.text(),

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/device.hpp"
+#include "tests/message_of.hpp"
 
 namespace packjit::test {
 
@@ -47,17 +48,6 @@ std::vector<T> run_kernel(Device& device, const std::string& text, const KernelL
   device.check_guards();
   device.read(result.data(), out, n * sizeof(T));
   return result;
-}
-
-/// What `run` throws as an E, or "nothing was thrown".
-template <typename E, typename F>
-std::string message_of(F&& run) {
-  try {
-    run();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 }  // namespace packjit::test

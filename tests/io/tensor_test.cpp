@@ -2,15 +2,18 @@
 
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <limits>
 #include <stdexcept>
 #include <string>
 
 #include <gtest/gtest.h>
 
+#include "tests/message_of.hpp"
+
 namespace packjit {
 namespace {
+
+using test::message_of;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -32,15 +35,6 @@ double half_value(ElementType type, std::uint16_t bits) {
   HostTensor tensor = HostTensor::zeros(type, {1});
   std::memcpy(tensor.bytes.data(), &bits, sizeof(bits));
   return tensor.to_double().at(0);
-}
-
-std::string message_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const std::invalid_argument& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 TEST(Fp16, KnownEncodings) {

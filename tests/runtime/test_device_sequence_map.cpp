@@ -20,9 +20,12 @@
 #include "generator/sequence_map.hpp"
 #include "runtime/cuda_device.hpp"
 #include "runtime/errors.hpp"
+#include "tests/message_of.hpp"
 
 namespace packjit {
 namespace {
+
+using test::message_of;
 
 using Form = Boundaries::Form;
 using Values = std::vector<double>;
@@ -60,15 +63,6 @@ std::string text_of(const Batch& batch) {
                      std::to_string(batch.batch) + " x " + std::to_string(batch.seqlen) + ":";
   for (const double value : batch.values) text += " " + std::to_string(static_cast<long long>(value));
   return text.substr(0, 2000);
-}
-
-std::string message_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const std::invalid_argument& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 /// Boundaries copied to the device, with the view that build() takes.
