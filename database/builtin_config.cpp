@@ -17,12 +17,18 @@ constexpr ForwardRow kForward[] = {
     {128, 128, 8, 16, 8, 4}, {256, 128, 16, 8, 8, 4}, {512, 128, 32, 4, 4, 4},
 };
 struct BackwardRow {
-  int d_state, block, lanes, channel_groups, tile_tokens, checkpoint_tiles, step_tokens, vector, min_blocks;
+  int d_state, block, lanes, tile_tokens, checkpoint_tokens, step_tokens, vector, min_blocks;
 };
 constexpr BackwardRow kBackward[] = {
-    {4, 128, 2, 1, 16, 1, 8, 8, 3},   {8, 128, 4, 2, 16, 1, 8, 8, 3},  {16, 128, 4, 2, 16, 1, 4, 8, 3},
-    {32, 128, 8, 2, 16, 1, 4, 8, 3},  {64, 128, 8, 2, 8, 2, 4, 4, 2},  {128, 128, 32, 4, 8, 2, 4, 4, 2},
-    {256, 128, 32, 2, 8, 4, 2, 1, 2}, {512, 64, 32, 1, 8, 8, 1, 2, 2},
+    {4, 128, 1, 8, 8, 8, 8, 3},     {8, 128, 1, 8, 8, 4, 8, 3},     {16, 128, 1, 8, 8, 2, 8, 3},
+    {32, 128, 2, 8, 16, 2, 8, 2},   {64, 128, 4, 8, 16, 2, 8, 2},   {128, 128, 8, 8, 16, 2, 8, 2},
+    {256, 128, 32, 8, 32, 4, 4, 2}, {512, 128, 32, 4, 64, 2, 4, 2},
+};
+/// The same where the work is little: more lanes share a channel.
+constexpr BackwardRow kBackwardFew[] = {
+    {8, 128, 2, 16, 8, 8, 8, 3},    {16, 128, 4, 16, 8, 8, 8, 4},  {32, 128, 8, 16, 16, 4, 8, 3},
+    {64, 128, 8, 8, 16, 4, 8, 2},   {128, 128, 8, 8, 16, 2, 8, 2}, {256, 128, 32, 8, 32, 4, 4, 2},
+    {512, 128, 32, 4, 64, 2, 4, 2},
 };
 
 template <typename Row>
@@ -48,34 +54,33 @@ Config scan_config(const Spec& spec, const std::string& arch, const Workload& wo
   Config config(spec.op);
   const bool segments = segments_pay(work);
   config.values.set("segments", segments ? 1 : 0);
-  // A thread takes one channel of one sequence or segment. Where those are too few, more lanes share a channel
-  // (forward) or a thread takes fewer channels in turn (backward).
+  // LANES threads take one channel of one sequence or segment. Where those are too few, more lanes share a channel.
   const std::int64_t side_by_side = segments ? work.tokens / SEGMENT_TOKENS : work.sequences;
   const bool few = side_by_side * work.dim < kThreadsToFill;
   const int d_state = spec.values["d_state"];
   if (is_backward(spec.op)) {
-    const auto& row = row_for<BackwardRow>(kBackward, d_state);
+    const auto& row = row_for<BackwardRow>(few ? std::span<const BackwardRow>(kBackwardFew) : kBackward, d_state);
     config.values.set("block", row.block);
     config.values.set("lanes", row.lanes);
-    config.values.set("channel_groups", few && d_state <= 64 ? 1 : row.channel_groups);
     config.values.set("tile_tokens", row.tile_tokens);
-    config.values.set("checkpoint_tiles", row.checkpoint_tiles);
-    // Addends cut to tf32 keep the bounds of bf16 only. Split ones would do for fp32 too, but are not measured there.
+    config.values.set("checkpoint_tokens", row.checkpoint_tokens);
+    // Addends cut to tf32 keep the bounds of bf16 only.
     const auto dtype = static_cast<Dtype>(spec.values["dtype"]);
-    const bool tensor = has_sm80(arch) && row.lanes <= 8 && dtype != Dtype::fp32;
+    const bool tensor = has_sm80(arch) && row.lanes <= 8;
     config.values.set_text("channel_sums", !tensor ? "registers" : dtype == Dtype::bf16 ? "tensor" : "split");
-    // Without them the sums are held in registers, beside the states of a step.
-    int step_tokens = row.step_tokens;
-    while (!tensor && step_tokens > 1 && step_tokens * row.d_state / row.lanes > 16) step_tokens /= 2;
-    config.values.set("step_tokens", step_tokens);
-    config.values.set("vector", row.vector);
-    config.values.set("min_blocks", row.min_blocks);
+    // Splitting takes registers too; so do given states.
+    const bool split = dtype != Dtype::bf16;
+    const bool more_code = spec.values["initial_states"] + spec.values["final_states"] > 0;
+    config.values.set("step_tokens",
+                      d_state > 32 && (split || more_code) ? std::max(row.step_tokens / 2, 1) : row.step_tokens);
+    config.values.set("vector", std::min(row.vector, row.block / row.lanes));
+    config.values.set("min_blocks", split ? std::min(row.min_blocks, 2) : row.min_blocks);
   } else {
     const auto& row = row_for<ForwardRow>(kForward, d_state);
     config.values.set("block", row.block);
     const int lanes = few ? std::min({4 * row.lanes, kWarp, row.block}) : row.lanes;
     config.values.set("lanes", lanes);
-    config.values.set("tile_tokens", few ? 2 * row.tile_tokens : row.tile_tokens);
+    config.values.set("tile_tokens", row.tile_tokens);
     config.values.set("vector", std::min(row.vector, row.block / lanes));
     config.values.set("min_blocks", row.min_blocks);
   }
@@ -95,8 +100,7 @@ std::uint32_t most_shared_bytes(const std::string& arch) {
   return (row == std::end(kRows) ? kLeastSinceSm80 : row->kib) * 1024;
 }
 
-/// Takes fewer channels in turn, then shorter tiles, until a block's shared memory is at most `most` bytes. Checkpoints
-/// stay as many tokens apart.
+/// Takes fewer channels in turn, until a block's shared memory is at most `most` bytes.
 void fit_shared(const Spec& spec, Config& config, std::uint32_t most) {
   Problem any;  // shared memory depends on Spec and Config only
   any.sizes = {.batch = 1, .seqlen = 1, .dim = 1, .groups = 1, .d_state = spec.values["d_state"]};
@@ -110,11 +114,8 @@ void fit_shared(const Spec& spec, Config& config, std::uint32_t most) {
   while (largest() > most) {
     if (!is_backward(spec.op)) {
       scale("tile_tokens", 1, 2);
-    } else if (config.values["channel_groups"] > 1) {
-      scale("channel_groups", 1, 2);
     } else {
       scale("tile_tokens", 1, 2);
-      scale("checkpoint_tiles", 2, 1);
       config.values.set("step_tokens", std::min(config.values["step_tokens"], config.values["tile_tokens"]));
     }
   }

@@ -41,11 +41,10 @@ constexpr Field kForwardConfig[] = {
 };
 constexpr Field kBackwardConfig[] = {
     {"block", 32, 1024, 128, {}, "threads of a block"},
-    {"lanes", 1, 32, 4, {}, "threads of a warp that share a channel's states"},
-    {"channel_groups", 1, 32, 2, {}, "channels that one thread takes in turn within a tile"},
-    {"tile_tokens", 1, 256, 16, {}, "tokens staged in shared memory at a time"},
-    {"checkpoint_tiles", 1, 64, 1, {}, "tiles between two state checkpoints"},
-    {"step_tokens", 1, 16, 8, {}, "tokens whose states a thread holds in registers at a time"},
+    {"lanes", 1, 32, 1, {}, "threads of a warp that share a channel's states"},
+    {"tile_tokens", 1, 256, 8, {}, "tokens staged in shared memory at a time"},
+    {"checkpoint_tokens", 1, 512, 8, {}, "tokens between two state checkpoints"},
+    {"step_tokens", 1, 16, 2, {}, "tokens whose decays a thread holds in registers at a time"},
     {"channel_sums", 0, 2, 1, kSumLabels,
      "what sums dB and dC over channels: tensor cores with addends cut to tf32, or split in two"},
     {"vector", 1, 8, 2, {}, "elements that one load or store moves"},
@@ -99,7 +98,9 @@ constexpr std::int64_t kPartialBytes = 12;     // of partial sums, an element (t
 constexpr std::int64_t kFloat = sizeof(float);
 
 /// Tokens of a sequence after which the forward stores states for the backward, as in the templates.
-int checkpoint_interval(std::int64_t d_state) { return d_state <= 128 ? 16 : d_state <= 256 ? 32 : 64; }
+int checkpoint_interval(std::int64_t d_state) {
+  return d_state <= 16 ? 8 : d_state <= 128 ? 16 : d_state <= 256 ? 32 : 64;
+}
 
 struct Shape {
   std::int64_t states;    // of one lane
@@ -110,14 +111,15 @@ struct Shape {
 Shape shape_of(const Spec& spec, const Config& config) {
   const std::int64_t lanes = config.values["lanes"];
   const std::int64_t states = ceil_div(spec.values["d_state"], lanes);
-  const std::int64_t groups = is_backward(spec.op) ? config.values["channel_groups"] : 1;
-  return {states, states * lanes, config.values["block"] / lanes * groups};
+  return {states, states * lanes, config.values["block"] / lanes};
 }
 
 /// Dynamic shared memory of a block, in bytes, as the templates lay it out.
 struct SharedBytes {
-  std::uint32_t whole;
-  std::uint32_t checkpoints;  // of ssm_pack_bwd_checkpoints, which needs the first arrays only
+  std::uint32_t forward;  // of kernels that run the scan forward only
+  std::uint32_t
+      gradient_segments;  // of ssm_pack_bwd_gradient_segments, which needs the first arrays of the backward only
+  std::uint32_t backward;
 };
 
 SharedBytes shared_bytes(const Spec& spec, const Config& config) {
@@ -129,34 +131,28 @@ SharedBytes shared_bytes(const Spec& spec, const Config& config) {
   const auto bytes = [](std::int64_t floats) { return static_cast<std::uint32_t>(kFloat * floats); };
   const std::int64_t element = static_cast<std::int64_t>(size_of(static_cast<Dtype>(spec.values["dtype"])));
   const auto elements = [&](std::int64_t count) { return rounded(ceil_div(count * element, kFloat)); };
-  const int vector = config.values["vector"];
   const std::int64_t d_state = spec.values["d_state"];
-  // Elements fetched of one activation, and of B and C, whose packs of states half of the block takes each.
-  const std::int64_t fetched = ceil_div(tile * shape.channels / vector, block) * block * vector;
+  // Activations with a gap after each row, B and C as fp32, and what is fetched of those: half of the block takes each.
+  const bool rows_are_channels = spec.values["layout"] == static_cast<int>(Layout::channel_major);
+  const std::int64_t gap = config.values["lanes"] > 1 ? config.values["vector"] : 0;
+  const std::int64_t room = rows_are_channels ? shape.channels * (tile + 1) : tile * (shape.channels + gap);
+  const std::int64_t states = rounded(tile * shape.padded);
   const std::int64_t pack = d_state % 4 == 0 && shape.padded == d_state ? 4 : 1;
-  const std::int64_t fetched_states = ceil_div(tile * shape.padded / pack, block / 2) * block * pack;
+  const std::int64_t fetched = ceil_div(tile * shape.padded / pack, block / 2) * block * pack;
+  const auto inputs = [&](std::int64_t count) {
+    return elements(2 * count * ceil_div(room, 8) * 8) + 4 * states + elements(fetched);
+  };
   const std::int64_t gated = spec.values["z"];
-  const std::int64_t common = 2 * rounded(tile * shape.padded)  // B and C
-                              + 2 * rounded(shape.channels)     // delta_bias and D
-                              + elements(fetched_states);
-  const std::int64_t segmented = config.values["segments"];
-  if (!is_backward(spec.op)) {
-    const std::int64_t inputs = 2 + gated;
-    return {bytes(common + 2 * rounded(tile * shape.channels) + elements(2 * inputs * fetched)), 0};
-  }
-  const std::int64_t inputs = 3 + gated;
-  const std::int64_t columns = tile * (shape.channels + (vector >= 4 ? shape.channels / vector : 0));
-  const std::int64_t groups = config.values["channel_groups"];
-  const std::int64_t own = groups * shape.states * block;
-  const std::int64_t steps = tile / config.values["step_tokens"];
-  std::int64_t floats = common + columns * 4 + rounded(own) + elements(inputs * fetched);  // inputs, rates
-  floats += segmented * rounded(shape.channels);                                           // sums of dt
-  const std::int64_t checkpoints = floats + rounded(own);  // and the states before the first step
-  floats += rounded(steps * own) + 3 * rounded(own);       // states before all steps; checkpoint, carry, dA
-  floats += groups * block * 2;                            // dD and ddelta_bias
-  const std::int64_t summed = d_state > 64 ? config.values["step_tokens"] : tile;
+  const std::uint32_t forward = bytes(inputs(2 + gated));
+  if (!is_backward(spec.op)) return {forward, 0, 0};
+  const std::int64_t step = config.values["step_tokens"];
+  std::int64_t floats = inputs(3 + gated) + rounded(tile * shape.channels * 2);  // with dt and its derivative
+  const std::uint32_t gradient_segments = bytes(floats);
+  floats += rounded(std::max<std::int64_t>(step - 1, 1) * shape.states * block);  // states inside a step
+  floats += rounded(tile / step * shape.states * block);                          // states before all steps
+  const std::int64_t summed = d_state > 64 ? step : 2 * tile;
   floats += rounded(block / kWarp * summed * 2 * shape.padded);  // dB and dC of each warp
-  return {bytes(floats), bytes(checkpoints)};
+  return {forward, gradient_segments, bytes(floats)};
 }
 
 std::int64_t blocks_per_group(const Spec& spec, const Config& config, const Sizes& sizes) {
@@ -181,16 +177,16 @@ void check_ssm_pair(const Spec& spec, const Config& config) {
   check_vector(spec, config);
   for (std::string_view field : {"block", "lanes", "tile_tokens"}) require_power_of_two(config, field);
   const Shape shape = shape_of(spec, config);
-  // The backward holds the states and decays of a step's tokens and, unless tensor cores add them up, as many sums.
+  // The backward holds the decays of a step's tokens.
   const bool backward = is_backward(spec.op);
   const int held = static_cast<int>(shape.states) * (backward ? config.values["step_tokens"] : 1);
-  const int most_held = backward && config.values["channel_sums"] != 0 ? 32 : 16;
+  const int most_held = backward ? 64 : 16;
   if (held > most_held) {
     throw std::invalid_argument(fmt::format(
         "d_state = {} over {} lanes keeps {} values a thread in registers{}; at most {} fit, so raise lanes{}",
         spec.values["d_state"], config.values["lanes"], held,
-        backward ? fmt::format(" ({} states of {} tokens)", shape.states, config.values["step_tokens"]) : "", most_held,
-        backward ? " or lower step_tokens" : ""));
+        backward ? fmt::format(" (decays of {} states and {} tokens)", shape.states, config.values["step_tokens"]) : "",
+        most_held, backward ? " or lower step_tokens" : ""));
   }
   check_min_blocks(config);
   if (config.values["vector"] > shape.channels) {
@@ -202,16 +198,24 @@ void check_ssm_pair(const Spec& spec, const Config& config) {
                                             SEGMENT_TOKENS, SEGMENT_TOKENS / 16, config.values["tile_tokens"]));
   }
   if (is_backward(spec.op)) {
-    for (std::string_view field : {"step_tokens", "channel_groups", "checkpoint_tiles"}) {
+    for (std::string_view field : {"step_tokens", "checkpoint_tokens"}) {
       require_power_of_two(config, field);
     }
-    const int interval = config.values["tile_tokens"] * config.values["checkpoint_tiles"];
+    const int interval = config.values["checkpoint_tokens"];
     const int stored = checkpoint_interval(spec.values["d_state"]);
     if (spec.values["checkpoints"] != 0 && interval != stored) {
+      throw std::invalid_argument(fmt::format(
+          "the forward stores checkpoints every {} tokens at d_state = {}, so checkpoint_tokens must be as many, "
+          "not {}",
+          stored, spec.values["d_state"], interval));
+    }
+    // States are known between groups of the forward, and needed before steps.
+    constexpr int kForwardGroup = 8;
+    const int least = std::max(std::min(kForwardGroup, config.values["tile_tokens"]), config.values["step_tokens"]);
+    if (interval < least) {
       throw std::invalid_argument(
-          fmt::format("the forward stores checkpoints every {} tokens at d_state = {}, so tile_tokens * "
-                      "checkpoint_tiles must be as many, not {} * {}",
-                      stored, spec.values["d_state"], config.values["tile_tokens"], config.values["checkpoint_tiles"]));
+          fmt::format("checkpoint_tokens = {} must be at least {} with tile_tokens = {} and step_tokens = {}", interval,
+                      least, config.values["tile_tokens"], config.values["step_tokens"]));
     }
     if (config.values["segments"] != 0 && SEGMENT_TOKENS % interval != 0) {
       throw std::invalid_argument(fmt::format("segments of {} tokens must be a multiple of the {} between checkpoints",
@@ -273,7 +277,7 @@ SsmWorkspace ssm_workspace(const Spec& spec, const Config& config, const Problem
   space.blocks_per_group = std::clamp<std::int64_t>(kPartialBytes * elements / bytes_bc, 1, space.blocks_per_group);
   space.item_blocks = std::clamp<std::int64_t>(kPartialBytes * elements / bytes_channels, 1, kMostItemBlocks);
   space.item_blocks = std::clamp<std::int64_t>(space.items, 1, space.item_blocks);
-  const std::int64_t interval = std::int64_t{config.values["tile_tokens"]} * config.values["checkpoint_tiles"];
+  const std::int64_t interval = config.values["checkpoint_tokens"];
   if (!stored) space.checkpoints = take((tokens / interval + 1) * states_bytes);
   space.partial_bc = take(space.blocks_per_group * bytes_bc);
   space.partial_channels = take(space.item_blocks * bytes_channels);
@@ -282,6 +286,13 @@ SsmWorkspace ssm_workspace(const Spec& spec, const Config& config, const Problem
 
 Plan ssm_plan(const Spec& spec, const Config& config, const Problem& problem) {
   const Sizes& sizes = problem.sizes;
+  constexpr std::int64_t kMostChannels = std::int64_t{1}
+                                         << 23;  // kernels count 2 * kMostItemBlocks times as many in 32 bits
+  if (sizes.dim > kMostChannels) {
+    throw std::invalid_argument(
+        fmt::format("{} takes at most {} channels in one call, not dim = {}; give it parts of them", name_of(spec.op),
+                    kMostChannels, sizes.dim));
+  }
   const std::string name(name_of(spec.op));
   const auto block = static_cast<std::uint32_t>(config.values["block"]);
   const SharedBytes shared = shared_bytes(spec, config);
@@ -306,19 +317,19 @@ Plan ssm_plan(const Spec& spec, const Config& config, const Problem& problem) {
     result.launches.push_back({name + suffix, static_cast<std::uint32_t>(ceil_div(sums, kSumBlock)), 1, kSumBlock, 0});
   };
   if (segmented && (!backward || !stored)) {
-    per_item("_segments", backward ? shared.checkpoints : shared.whole);
+    per_item("_segments", shared.forward);
     walk("_boundaries");
   }
   if (!backward) {
-    per_item("", shared.whole);
+    per_item("", shared.forward);
     return result;
   }
-  if (!stored) per_item("_checkpoints", shared.checkpoints);
+  if (!stored) per_item("_checkpoints", shared.forward);
   if (segmented) {
-    per_item("_gradient_segments", shared.whole);
+    per_item("_gradient_segments", shared.gradient_segments);
     walk("_gradient_boundaries");
   }
-  per_item("", shared.whole);
+  per_item("", shared.backward);
   sum("_sum_bc", sizes.batch * sizes.seqlen * sizes.groups * 2 * d_state);
   sum("_sum_channels", sizes.dim * (d_state + 2));
   return result;

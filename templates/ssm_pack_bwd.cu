@@ -12,16 +12,17 @@
 //   dA = sum over t of g[t] * a[t] * h[t-1] * dt[t]      dinitial_states = a[0] * g[0]
 //
 // The states are needed from last to first, but can only be computed from first to last. So they are known every
-// CHECKPOINT_TILES * TILE_TOKENS tokens of a sequence: stored by ssm_pack_fwd (checkpoints on), or by ssm_pack_bwd_checkpoints,
-// which runs the states again into the workspace. ssm_pack_bwd walks the tiles of a sequence from last to first. It stages a
-// tile's inputs in shared memory, while those of the next one are on their way, runs the states through the tile once to know
-// them before each step of STEP_TOKENS tokens, and then, from the last step to the first, recomputes a step's states and decays
-// into registers and goes back through them. Results take the place of the inputs.
+// CHECKPOINT_TOKENS tokens of a sequence: stored by ssm_pack_fwd (checkpoints on), or by ssm_pack_bwd_checkpoints,
+// which runs the states again into the workspace. ssm_pack_bwd walks the tiles of a sequence from last to first. A tile's inputs lie in
+// shared memory as they are, while those of the next one are on their way. It runs the states through the tile once to know
+// them before each step of STEP_TOKENS tokens, and then, from the last step to the first, recomputes a step's states into shared
+// memory and its decays into registers, and goes back through them. Results take the place of the inputs.
 //
-// LANES threads share a channel, and a thread takes CHANNEL_GROUPS channels in turn, so that dB and dC are summed over many
-// channels before they leave the warp; warps, then blocks (ssm_pack_bwd_sum_bc) are summed by a fixed tree. Sums over time (dA, dD,
-// ddelta_bias) are kept in shared memory for some hundred tokens, then folded into compensated sums of the block, which
-// ssm_pack_bwd_sum_channels adds up. A long sequence can be cut in segments (segments on), see device/ssm_segments.cuh.
+// LANES threads share a channel, STATES states each in registers, and each prepares and finishes one token of a group. dB and dC are
+// summed over the channels of a warp token by token (device/channel_sums.cuh); warps, then blocks (ssm_pack_bwd_sum_bc) are
+// summed by a fixed tree. Sums over time (dA, dD, ddelta_bias) are kept in registers for some hundred tokens, then folded into
+// compensated sums of the block, which ssm_pack_bwd_sum_channels adds up. A long sequence can be cut in segments (segments on), see
+// device/ssm_segments.cuh.
 #include "device/parameters.cuh"
 #include "device/primitives.cuh"
 #include "device/number.cuh"
@@ -30,181 +31,165 @@
 #include "device/ssm_bwd_tile.cuh"
 #include "device/ssm_bwd_passes.cuh"
 
-// The states before each step of the tile, from those before the first.
-__device__ __forceinline__ void run_states_to_steps(const Tile& tile) {
-  if constexpr (STEPS > 1) {
-#pragma unroll 1
-    for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
-      float rate[STATES], h[STATES];
-      load_floats(tile.rate + own_place(turn), rate);
-      load_floats(tile.before + own_place(turn), h);
-#pragma unroll 1
-      for (int step = 0; step < STEPS - 1; ++step) {
-        run_states<STEP_TOKENS>(tile, step * STEP_TOKENS, column_of(channel_of_turn(turn)), rate, h);
-        store_floats(tile.before + (step + 1) * OWN + own_place(turn), h);
+constexpr float LN_2 = 0.6931471805599453f;
+constexpr int FOLD_TOKENS = 256;  // after about so many, sums over time are folded into compensated ones
+
+// What a thread carries from token to token, last to first.
+struct Backward {
+  float carry[STATES];           // a * g, handed from later tokens to earlier ones
+  float dA[STATES];              // sums over time since the last fold,
+  float dD, ddelta_bias;         // of the tokens that this lane has finished
+};
+
+// One step at token `first` of the tile: from the states before it through its tokens, then back. Of the tile's tokens, `left` are of the
+// sequence. Those behind do not decay, so what comes after the sequence reaches the sums over states there.
+__device__ __forceinline__ void run_back(const Tile& tile, int first, int left, const Channel& mine, Backward& state) {
+  TokenShare<GROUP> share;
+  float h[STATES], decay[STEP_TOKENS][STATES];
+  load_own(place_before(tile, first / STEP_TOKENS), h);
+#pragma unroll
+  for (int q = 0; q < STEP_TOKENS; q += GROUP) {
+    float dt[1] = {tile.dt[own_token(first + q) * CHANNELS + mine.own].x};
+    float dt_u[1] = {dt[0] * to_float(tile.u[own_element(first + q, mine)])};
+#pragma unroll
+    for (int i = 0; i < GROUP; ++i) {
+      float dt_i = share.of_token(dt, i), dt_u_i = share.of_token(dt_u, i), b[STATES];
+      load_floats(tile.b + (first + q + i) * PADDED_STATES + state_lane() * STATES, b);
+#pragma unroll
+      for (int s = 0; s < STATES; ++s) {
+        decay[q + i][s] = exp2_flush(dt_i * mine.rate[s]);
+        h[s] = fused_multiply_add(decay[q + i][s], h[s], dt_u_i * b[s]);
+      }
+      if (q + i < STEP_TOKENS - 1) store_own(place_inside(tile, q + i), h);
+    }
+  }
+
+  ChannelSums last;  // those of the last token wait for room
+#pragma unroll
+  for (int q = STEP_TOKENS - GROUP; q >= 0; q -= GROUP) {
+    int element = own_element(first + q, mine);
+    Float2 own = tile.dt[own_token(first + q) * CHANNELS + mine.own];
+    OwnGradient gradient = own_gradient(tile, element);
+    float u = to_float(tile.u[element]), dt[1] = {own.x}, cut_dt_u[1] = {CUT * (own.x * u)}, dy[1] = {gradient.dy};
+    // Sums over the states of this lane: g * B, g * A * a * h[t-1] and C * h.
+    float g_b[GROUP], g_a_h[GROUP], c_h[GROUP];
+#pragma unroll
+    for (int i = GROUP - 1; i >= 0; --i) {
+      constexpr int LAST = STEP_TOKENS - 1;
+      int j = q + i;
+      float dt_i = share.of_token(dt, i), cut_dt_u_i = share.of_token(cut_dt_u, i), dy_i = share.of_token(dy, i);
+      float b[STATES], c[STATES], g[STATES], h_before[STATES];
+      load_floats(tile.b + (first + j) * PADDED_STATES + state_lane() * STATES, b);
+      load_floats(tile.c + (first + j) * PADDED_STATES + state_lane() * STATES, c);
+      if (j < LAST) load_own(place_inside(tile, j), h);
+      load_own(j > 0 ? place_inside(tile, j - 1) : place_before(tile, first / STEP_TOKENS), h_before);
+      g_b[i] = g_a_h[i] = c_h[i] = 0.0f;
+#pragma unroll
+      for (int s = 0; s < STATES; ++s) {
+        g[s] = fused_multiply_add(dy_i, c[s], state.carry[s]);
+        state.carry[s] = g[s] * decay[j][s];
+        float g_a_before = state.carry[s] * h_before[s];
+        state.dA[s] = fused_multiply_add(g_a_before, dt_i, state.dA[s]);
+        g_b[i] = fused_multiply_add(g[s], b[s], g_b[i]);
+        g_a_h[i] = fused_multiply_add(g_a_before, mine.rate[s], g_a_h[i]);
+#if HAS_Z
+        c_h[i] = fused_multiply_add(c[s], h[s], c_h[i]);
+#endif
+      }
+      ChannelSums sums;
+      sums.add(g, cut_dt_u_i, h, CUT * dy_i);
+      if (j == LAST && LAST > 0) {
+        last = sums;
+      } else {
+        sync_warp();  // the states after token j are done with
+        sums.store(place_of_sums(tile, first, j));
+        if (LAST > 0 && j == LAST - 1) last.store(place_of_sums(tile, first, LAST));
       }
     }
-  }
-}
-
-// One step of one turn: from the states before it through its tokens, then back. The sequence has `tokens_left` tokens from the
-// tile's first on: those behind do not decay, so what comes after the sequence reaches the sums over states there.
-__device__ __forceinline__ void run_back(const Tile& tile, int tokens_left, int step, int turn, ChannelSums& sums) {
-  int own = channel_of_turn(turn), column = column_of(own);
-  const Float4* tokens = tile.tokens + step * STEP_TOKENS * COLUMNS + column;
-  const float* b_of_step = tile.b + step * STEP_TOKENS * PADDED_STATES + state_lane() * STATES;
-  const float* c_of_step = tile.c + step * STEP_TOKENS * PADDED_STATES + state_lane() * STATES;
-  float rate[STATES], before[STATES];
-  load_floats(tile.rate + own_place(turn), rate);
-  load_floats(tile.before + step * OWN + own_place(turn), before);
-
-  float h[STEP_TOKENS][STATES], decay[STEP_TOKENS][STATES];
-#pragma unroll
-  for (int j = 0; j < STEP_TOKENS; ++j) {
-    Float4 token = tokens[j * COLUMNS];
-    float dt = token.x, dt_u = token.x * token.y, b[STATES];
-    load_floats(b_of_step + j * PADDED_STATES, b);
-#pragma unroll
-    for (int s = 0; s < STATES; ++s) {
-      decay[j][s] = exp2_flush(dt * rate[s]);
-      h[j][s] = fused_multiply_add(decay[j][s], j > 0 ? h[j > 0 ? j - 1 : 0][s] : before[s], dt_u * b[s]);
-    }
-  }
-
-  // Sums over the states of this lane: g * B, g * A * a * h[t-1] and C * h.
-  float g_b[STEP_TOKENS], g_a_h[STEP_TOKENS], c_h[STEP_TOKENS];
-  float carry[STATES], dA[STATES];
-  load_floats(tile.carry + own_place(turn), carry);
-  load_floats(tile.dA + own_place(turn), dA);
-#pragma unroll
-  for (int j = STEP_TOKENS - 1; j >= 0; --j) {
-    Float4 token = tokens[j * COLUMNS];
-    float dt = token.x, dt_u = token.x * token.y, dy = token.z, b[STATES], c[STATES], g[STATES];
-    load_floats(b_of_step + j * PADDED_STATES, b);
-    load_floats(c_of_step + j * PADDED_STATES, c);
-    g_b[j] = g_a_h[j] = c_h[j] = 0.0f;
-#pragma unroll
-    for (int s = 0; s < STATES; ++s) {
-      g[s] = fused_multiply_add(dy, c[s], carry[s]);
-      carry[s] = g[s] * decay[j][s];
-      float g_a_before = carry[s] * (j > 0 ? h[j > 0 ? j - 1 : 0][s] : before[s]);
-      dA[s] = fused_multiply_add(g_a_before, dt, dA[s]);
-      g_b[j] = fused_multiply_add(g[s], b[s], g_b[j]);
-      g_a_h[j] = fused_multiply_add(g_a_before, rate[s], g_a_h[j]);
+    ChannelSum<GROUP>(g_b, state_lane());
+    ChannelSum<GROUP>(g_a_h, state_lane());
 #if HAS_Z
-      c_h[j] = fused_multiply_add(c[s], h[j][s], c_h[j]);
+    ChannelSum<GROUP>(c_h, state_lane());
+    float dz = fused_multiply_add(mine.skip, u, c_h[0]) * gradient.gate;
 #endif
-    }
-    sums.add(j, g, dt_u, h[j], dy);
-  }
-  store_floats(tile.carry + own_place(turn), carry);
-
-  store_floats(tile.dA + own_place(turn), dA);
-
-  // The lanes of the channel divide the step's tokens between them, and put results where the inputs were.
-  ChannelSum<STEP_TOKENS> mine(g_b, state_lane()), also_a(g_a_h, state_lane());
+    float du = fused_multiply_add(mine.skip, gradient.dy, g_b[0] * own.x);
+    // The rates are in units of log2(e).
+    float ddelta = fused_multiply_add(g_b[0], u, g_a_h[0] * LN_2) * own.y;
+    if (share.owner) {
+      tile.u[element] = from_float(du);
+      tile.delta[element] = from_float(ddelta);
 #if HAS_Z
-  ChannelSum<STEP_TOKENS> also_c(c_h, state_lane());
+      tile.z[element] = from_float(dz);
 #endif
-  sync_warp();  // every lane has read the inputs
-  if (mine.owner) {
-    Float2 recent = tile.time_sums[turn * BLOCK + threadIdx.x];
-    float skip = tile.skip[own];
-#pragma unroll
-    for (int j = 0; j < mine.kept; ++j) {
-      Float4& place = tile.tokens[(step * STEP_TOKENS + mine.first + j) * COLUMNS + column];
-      Float4 token = place;
-      float dt = token.x, u = token.y, dy = token.z, gate = token.w;
-      float du = fused_multiply_add(skip, dy, g_b[j] * dt);
-      // The rates are in units of log2(e).
-      float ddelta = fused_multiply_add(g_b[j], u, g_a_h[j] * LN_2);
-#if HAS_SOFTPLUS
-      ddelta *= softplus_derivative(dt);
-#endif
-      place = {du, ddelta, fused_multiply_add(skip, u, c_h[j]) * gate, 0.0f};
-      recent.x = fused_multiply_add(dy, u, recent.x);
-      if (step * STEP_TOKENS + mine.first + j < tokens_left) recent.y += ddelta;
+      state.dD = fused_multiply_add(gradient.dy, u, state.dD);
+      if (own_token(first + q) < left) state.ddelta_bias += ddelta;
     }
-    tile.time_sums[turn * BLOCK + threadIdx.x] = recent;
   }
+  if constexpr (ChannelSums::ROWS > 1) {
+    sync_warp();
+    sum_rows<STEP_TOKENS>([&](int j) { return place_of_sums(tile, first, j); }, warp_sums(tile, first));
+  }
+  sync_warp();  // the slots are free for states again
 }
 
-// Sums over time, (item blocks, 2, dim, D_STATE + 2): dA, dD and ddelta_bias of a block's sequences, then what rounding has taken
-// from them. The tile's sums over the last tokens are moved there, so that they are exact for any number of tokens.
-__device__ __forceinline__ float* time_sums(const SsmArguments& args, int64 channel) {
-  return args.partial_channels + (int64(blockIdx.y) * 2 * args.dim + channel) * (D_STATE + 2);
+// Sums over time, (item blocks, 2, D_STATE + 2, dim): dA, dD and ddelta_bias of a block's sequences, then what rounding has taken
+// from them. The sums over the last tokens are moved there, so that they are exact for any number of tokens.
+__device__ __forceinline__ float* time_sums(const SsmArguments& args, int which, int64 channel) {
+  return args.partial_channels + int64(blockIdx.y * 2 * (D_STATE + 2) + which) * args.dim + channel;
 }
-__device__ __forceinline__ void fold(float* place, int64 error_offset, float x) {
-  CompensatedSum sum = {place[0], place[error_offset]};
+__device__ __forceinline__ void fold(const SsmArguments& args, float* place, float x) {
+  int64 error = (D_STATE + 2) * args.dim;
+  CompensatedSum sum = {place[0], place[error]};
   sum.add(x);
   place[0] = sum.sum;
-  place[error_offset] = sum.error;
+  place[error] = sum.error;
 }
-__device__ __forceinline__ void fold_time_sums(const SsmArguments& args, const ChannelRange& range, const Tile& tile) {
-  int64 error_offset = args.dim * (D_STATE + 2);
-#pragma unroll 1
-  for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
-    int64 channel = range.begin + channel_of_turn(turn);
-    float dA[STATES], zero[STATES] = {};
-    load_floats(tile.dA + own_place(turn), dA);
-    store_floats(tile.dA + own_place(turn), zero);
+__device__ __forceinline__ void fold_time_sums(const SsmArguments& args, const Channel& mine, Backward& state) {
 #pragma unroll
-    for (int s = 0; s < STATES; ++s) {
-      int n = state_lane() * STATES + s;
-      if (channel < range.end && n < D_STATE) fold(time_sums(args, channel) + n, error_offset, dA[s]);
-    }
-    // The first lane of a channel adds up what its lanes have.
-    Float2* lanes = tile.time_sums + turn * BLOCK + threadIdx.x;
-    sync_warp();
-    if (state_lane() == 0) {
-      Float2 sum = {0.0f, 0.0f};
-      for (int lane = 0; lane < LANES; ++lane) {
-        sum.x += lanes[lane * WARP_CHANNELS].x;
-        sum.y += lanes[lane * WARP_CHANNELS].y;
-      }
-      if (channel < range.end) {
-        fold(time_sums(args, channel) + D_STATE, error_offset, sum.x);
-        fold(time_sums(args, channel) + D_STATE + 1, error_offset, sum.y);
-      }
-    }
-    sync_warp();
-    *lanes = {0.0f, 0.0f};
+  for (int mask = WARP_CHANNELS; mask < 32; mask *= 2) {
+    state.dD += shuffle_xor(state.dD, mask);
+    state.ddelta_bias += shuffle_xor(state.ddelta_bias, mask);
   }
+#pragma unroll
+  for (int s = 0; s < STATES; ++s) {
+    int n = state_lane() * STATES + s;
+    if (mine.exists && n < D_STATE) fold(args, time_sums(args, n, mine.channel), state.dA[s]);
+    state.dA[s] = 0.0f;
+  }
+  if (mine.exists && state_lane() == 0) {
+    fold(args, time_sums(args, D_STATE, mine.channel), state.dD);
+    fold(args, time_sums(args, D_STATE + 1, mine.channel), state.ddelta_bias);
+  }
+  state.dD = state.ddelta_bias = 0.0f;
 }
-__device__ __forceinline__ void clear_time_sums(const SsmArguments& args, const ChannelRange& range, const Tile& tile) {
-#pragma unroll 1
-  for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
-    float zero[STATES] = {};
-    store_floats(tile.dA + own_place(turn), zero);
-    tile.time_sums[turn * BLOCK + threadIdx.x] = {0.0f, 0.0f};
-  }
-  int64 floats = (range.end - range.begin) * (D_STATE + 2);
-  for (int64 k = threadIdx.x; k < floats; k += BLOCK) {
-    time_sums(args, range.begin)[k] = time_sums(args, args.dim + range.begin)[k] = 0.0f;
+__device__ __forceinline__ void clear_time_sums(const SsmArguments& args, const ChannelRange& range) {
+  for (int which = 0; which < 2 * (D_STATE + 2); ++which) {
+    for (int own = threadIdx.x; own < range.end - range.begin; own += BLOCK) *time_sums(args, which, range.begin + own) = 0.0f;
   }
 }
 
 // dB and dC of SUM_TOKENS tokens: the warps' sums, as partial sums of the block. A block that takes several ranges of channels adds them up.
 __device__ __forceinline__ void write_b_and_c(const SsmArguments& args, const SequenceItem& item, int base,
                                               const ChannelRange& range, const Tile& tile, bool add) {
-  constexpr unsigned PACKS = 2 * D_STATE / STATE_PACK;  // of a token: dB, then dC
+  constexpr unsigned PACKS_OF_TOKEN = 2 * D_STATE / STATE_PACK;  // dB, then dC
   int64 token = item.row * args.seqlen + item.start + base;
-  if (args.blocks_per_group > 1) token += int64(blockIdx.x % unsigned(args.blocks_per_group)) * args.batch * args.seqlen;
-  float* partial = args.partial_bc + (token * args.groups + range.group) * 2 * D_STATE;
+  int64 sums_of_token = args.groups * args.blocks_per_group * 2 * D_STATE;
+  unsigned block = blockIdx.x % unsigned(args.blocks_per_group);
+  float* partial = args.partial_bc + token * sums_of_token + (range.group * args.blocks_per_group + block) * 2 * D_STATE;
 #pragma unroll 1
-  for (unsigned k = threadIdx.x; k < SUM_TOKENS * PACKS; k += BLOCK) {
-    int j = int(k / PACKS), column = int(k % PACKS * STATE_PACK);
+  for (unsigned k = threadIdx.x; k < SUM_TOKENS * PACKS_OF_TOKEN; k += BLOCK) {
+    int j = int(k / PACKS_OF_TOKEN), column = int(k % PACKS_OF_TOKEN * STATE_PACK);
     if (base + j >= item.length) break;
     int n = column % D_STATE, kind = column / D_STATE;
-    const float* warp_sums = tile.channel_sums + (j * 2 + kind) * PADDED_STATES + n;
+    const float* sums = tile.channel_sums + (j * 2 + kind) * PADDED_STATES + n;
     float sum[STATE_PACK] = {}, more[STATE_PACK];
 #pragma unroll
     for (int w = 0; w < WARPS; ++w) {
-      load_floats(warp_sums + w * SUM_TOKENS * 2 * PADDED_STATES, more);
+      load_floats(sums + w * SUM_TOKENS * 2 * PADDED_STATES, more);
 #pragma unroll
       for (int i = 0; i < STATE_PACK; ++i) sum[i] += more[i];
     }
-    float* place = partial + j * args.groups * 2 * D_STATE + column;
+    float* place = partial + j * sums_of_token + column;
     if (add) {
       load_floats(place, more);
 #pragma unroll
@@ -214,122 +199,121 @@ __device__ __forceinline__ void write_b_and_c(const SsmArguments& args, const Se
   }
 }
 
-// du, ddelta and dz of a tile's tokens, elementwise.
-__device__ __forceinline__ void write_gradients(const SsmArguments& args, const SequenceItem& item, int base,
-                                                const ChannelRange& range, const Tile& tile) {
-#pragma unroll 1
-  for (int round = 0; round < ROUNDS; ++round) {
-    TilePlace place = tile_place(round * BLOCK + threadIdx.x, CHANNELS);
-    if (RAGGED && round * BLOCK + int(threadIdx.x) >= TILE_TOKENS * CHANNELS / VECTOR) break;
-    int64 channel = range.begin + place.channel;
-    int64 token = int64(item.start) + base + place.token;
-    if (base + place.token >= item.length || channel >= range.end) continue;
-    float du[VECTOR], ddelta[VECTOR], dz[VECTOR];
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) {
-      Float4 result = tile.tokens[place.token * COLUMNS + column_of(place.channel + v)];
-      du[v] = result.x;
-      ddelta[v] = result.y;
-      dz[v] = result.z;
-    }
-    store_pack(output_at(args.du, item.row, token, channel), du);
-    store_pack(output_at(args.ddelta, item.row, token, channel), ddelta);
+// What the tile at `base` has come to.
+__device__ __forceinline__ void write_tile(const SsmArguments& args, const SequenceItem& item, int base,
+                                           const ChannelRange& range, const Tile& tile, bool add) {
+  for_each_pack(item, base, range, [&](int place, int64 token, int64 channel) {
+    write_pack(args.du, item, token, channel, tile.u + place);
+    write_pack(args.ddelta, item, token, channel, tile.delta + place);
 #if HAS_Z
-    store_pack(output_at(args.dz, item.row, token, channel), dz);
+    write_pack(args.dz, item, token, channel, tile.z + place);
 #endif
-  }
+  });
+  if constexpr (!SUMS_BY_STEP) write_b_and_c(args, item, base, range, tile, add);
 }
 
-__device__ __forceinline__ void fetch_tile(const SsmArguments& args, const Segment& segment, int base,
-                                           const ChannelRange& range, const Tile& tile) {
-  fetch_inputs<true>(args, segment.item, base, range, tile);
-  fetch_b_and_c(args, segment.item, base, range.group, tile.fetched_states);
-  if (segment.offset + base > 0 && base % INTERVAL == 0) fetch_checkpoint(args, segment, base, range, tile);
+// The states before token `base`, from the checkpoint, or how the sequence begins.
+__device__ __forceinline__ void load_states_before(const SsmArguments& args, const Segment& segment, int base,
+                                                   const Channel& mine, float (&h)[STATES]) {
+#pragma unroll
+  for (int s = 0; s < STATES; ++s) h[s] = 0.0f;
+  int at = segment.offset + base;
+  if (base > 0 && base >= segment.item.length) return;
+  if (at > 0) load_aligned_states(checkpoint_place(args, segment, at, CHECKPOINT_TOKENS, mine.channel), mine.exists, h);
+#if HAS_INITIAL_STATES
+  if (at == 0) load_states(args.initial_states + state_place(args, segment.item, mine), mine.exists, h);
+#endif
 }
 
-// One sequence or segment, tile by tile from its end. Before a tile that no checkpoint precedes come those between the two, forward. A thread
-// stages inputs where it alone has taken results from, so what remains to wait for is that inputs are there, and results.
-__device__ __forceinline__ void run_sequence(const SsmArguments& args, const Segment& segment, const ChannelRange& range,
-                                             const Tile& tile, int& not_folded, bool add) {
-  const SequenceItem& item = segment.item;
+// A staged tile: the states before each of its steps, from those that are known, then back. Or, if it is not its turn yet, the states
+// after it, in place of those before its first step.
+constexpr int KNOWN = TILE_TOKENS > CHECKPOINT_TOKENS ? TILE_TOKENS / CHECKPOINT_TOKENS : 1;  // checkpoints of a tile
+__device__ __forceinline__ void run_to_steps(const Tile& tile, bool back, const Channel& mine, float (&known)[KNOWN][STATES]) {
+#pragma unroll
+  for (int k = 0; k < KNOWN; ++k) {
+    constexpr int STEPS_EACH = STEPS / KNOWN;
 #pragma unroll 1
-  for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
-    float carry[STATES] = {};
-#if HAS_FINAL_STATES || HAS_SEGMENTS
-    int64 channel = range.begin + channel_of_turn(turn);
-    bool exists = channel < range.end;
-#endif
+    for (int step = k * STEPS_EACH; step < (k + 1) * STEPS_EACH; ++step) {
+      if (back) store_own(place_before(tile, step), known[k]);
+      if (back && step == (k + 1) * STEPS_EACH - 1) break;
+      run_step(tile, step * STEP_TOKENS, mine, known[k]);
+    }
+  }
+  if (!back) store_own(place_before(tile, 0), known[0]);
+}
+
+// One sequence or segment, tile by tile from its end. Before a tile that no checkpoint precedes come those between the two, forward.
+__device__ __forceinline__ void run_sequence(const SsmArguments& args, const Segment& segment, const ChannelRange& range,
+                                             const Channel& mine, Backward& state, int& not_folded, bool add) {
+  const SequenceItem& item = segment.item;
+#pragma unroll
+  for (int s = 0; s < STATES; ++s) state.carry[s] = 0.0f;
 #if HAS_FINAL_STATES
-    if (!segment.goes_on) load_states(args.dfinal_states + state_place(args, item, channel), exists, carry);
+  if (!segment.goes_on) load_states(args.dfinal_states + state_place(args, item, mine), mine.exists, state.carry);
 #endif
 #if HAS_SEGMENTS
-    int next = segment.offset + item.length;
-    if (segment.goes_on) load_states(boundary_states(args, args.segment_gradients, segment, next, channel), exists, carry);
+  int next = segment.offset + item.length;
+  if (segment.goes_on) load_states(boundary_states(args, args.segment_gradients, segment, next, mine.channel), mine.exists, state.carry);
 #endif
-    store_floats(tile.carry + own_place(turn), carry);
-  }
   int tiles = (item.length + TILE_TOKENS - 1) / TILE_TOKENS;
   int base = (tiles - 1) * TILE_TOKENS;  // of the tile to go back through
-  int at = base / INTERVAL * INTERVAL;   // of the tile that is next
-  if (tiles > 0) fetch_tile(args, segment, at, range, tile);
-  while (base >= 0) {
-    bool back = CHECKPOINT_TILES == 1 || at == base;
+  int at = base / SPAN * SPAN;           // of the tile that is next
+  int done = -1;                         // of the tile before, if it was gone back through
+  if (tiles > 0) fetch_tile(args, item, at, range, shared_tile(0));
+  for (int turn = 0; base >= 0; ++turn) {
+    bool back = SPAN == TILE_TOKENS || at == base;
     int next_base = back ? base - TILE_TOKENS : base;
-    int next_at = back ? next_base / INTERVAL * INTERVAL : at + TILE_TOKENS;
+    int next_at = back ? next_base / SPAN * SPAN : at + TILE_TOKENS;
+    Tile tile = shared_tile(turn), other = shared_tile(turn + 1);
+    float known[KNOWN][STATES];
     wait_fetched();
-    if (at % INTERVAL == 0) stage_states_before(args, segment, at, range, tile);
-    stage_inputs<true>(item, at, range, tile);
+#pragma unroll
+    for (int k = 0; k < KNOWN; ++k) {
+      if (at % SPAN == 0) load_states_before(args, segment, at + k * CHECKPOINT_TOKENS, mine, known[k]);
+    }
     stage_b_and_c(item, at, tile.fetched_states, tile.b, tile.c);
-    if (next_base >= 0) fetch_tile(args, segment, next_at, range, tile);
-    sync_block();
+    sync_block();  // this tile is there, the one before is done with
+    if (done >= 0) write_tile(args, item, done, range, other, add);
+    if (next_base >= 0) fetch_tile(args, item, next_at, range, other);
+    prepare_tile(args, tile, item.length - at, mine);
+    if (at % SPAN != 0) load_own(place_before(tile, 0), known[0]);
+    run_to_steps(tile, back, mine, known);
     if (back) {
-      run_states_to_steps(tile);
 #pragma unroll 1
       for (int step = STEPS - 1; step >= 0; --step) {
-        ChannelSums sums;
-#pragma unroll 1
-        for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) run_back(tile, item.length - base, step, turn, sums);
-        int first = step * STEP_TOKENS % SUM_TOKENS;
-        sums.store(tile.channel_sums + (int(threadIdx.x) / 32 * SUM_TOKENS + first) * 2 * PADDED_STATES);
-        if (first > 0) continue;
-        sync_block();
-        write_b_and_c(args, item, base + step * STEP_TOKENS, range, tile, add);
-        if constexpr (SUM_TOKENS < TILE_TOKENS) sync_block();  // the sums have been read
+        run_back(tile, step * STEP_TOKENS, item.length - base, mine, state);
+        if constexpr (SUMS_BY_STEP) {
+          sync_block();
+          write_b_and_c(args, item, base + step * STEP_TOKENS, range, tile, add);
+          sync_block();  // the sums have been read
+        }
       }
-      write_gradients(args, item, base, range, tile);
       not_folded += TILE_TOKENS;
       if (not_folded >= FOLD_TOKENS) {
-        fold_time_sums(args, range, tile);
+        fold_time_sums(args, mine, state);
         not_folded = 0;
       }
-    } else {
-      run_tile(tile);
-      sync_block();  // its inputs have been read
+    }
+    done = back ? base : -1;
+    if (next_base < 0) {
+      sync_block();  // the last tile is done with
+      write_tile(args, item, done, range, tile, add);
     }
     base = next_base;
     at = next_at;
   }
 #if HAS_INITIAL_STATES
-  if (segment.offset > 0) return;
-#pragma unroll 1
-  for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
-    int64 channel = range.begin + channel_of_turn(turn);
-    float carry[STATES];
-    load_floats(tile.carry + own_place(turn), carry);
-    store_states(args.dinitial_states + state_place(args, item, channel), channel < range.end, carry);
-  }
+  if (segment.offset == 0) store_states(args.dinitial_states + state_place(args, item, mine), mine.exists, state.carry);
 #endif
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd(const SsmArguments args) {
-  Tile tile = shared_tile();
-  ChannelRange first = block_channels(args, CHANNELS);
-  for (ChannelRange range = first; range.begin < range.end; range = next_channels(args, CHANNELS, range)) {
-    sync_block();  // the channels before are done with
-    clear_time_sums(args, range, tile);
-    stage_rates(args, range, tile);
-    stage_parameters(args, range, CHANNELS, tile.delta_bias, tile.skip);
-    sync_block();
+  bool add = false;
+  for (ChannelRange range = block_channels(args); range.begin < range.end; range = next_channels(args, range)) {
+    clear_time_sums(args, range);
+    sync_block();  // cleared, and the channels before are done with
+    Channel mine = own_channel(args, range);
+    Backward state = {};
     int not_folded = 0;  // tokens
     for (int64 index = blockIdx.y; index < *args.item_count; index += gridDim.y) {
       SequenceItem item = args.items[index];
@@ -341,9 +325,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd(con
 #endif
         continue;
       }
-      run_sequence(args, segment_of(args, item), range, tile, not_folded, range.begin > first.begin);
+      run_sequence(args, segment_of(args, item), range, mine, state, not_folded, add);
     }
-    fold_time_sums(args, range, tile);
+    fold_time_sums(args, mine, state);
+    add = true;
   }
 }
 
@@ -358,7 +343,8 @@ extern "C" __global__ void __launch_bounds__(SUM_BLOCK) ssm_pack_bwd_sum_bc(cons
   int64 place = index / (2 * D_STATE) / args.groups;
   CompensatedSum sum = {0.0f, 0.0f};
   if (args.run_index[place] >= 0) {
-    for (int64 block = 0; block < args.blocks_per_group; ++block) sum.add(args.partial_bc[block * sums + index]);
+    const float* partial = args.partial_bc + (place * args.groups + group) * args.blocks_per_group * 2 * D_STATE + column;
+    for (int64 block = 0; block < args.blocks_per_group; ++block) sum.add(partial[block * 2 * D_STATE]);
   }
   const View4& view = column < D_STATE ? args.dB : args.dC;
   int64 row = place / args.seqlen, token = place % args.seqlen;
@@ -373,7 +359,7 @@ extern "C" __global__ void __launch_bounds__(SUM_BLOCK) ssm_pack_bwd_sum_channel
   if (index >= sums) return;
   CompensatedSum sum = {0.0f, 0.0f};
   for (int64 block = 0; block < args.item_blocks; ++block) sum.add(args.partial_channels[2 * block * sums + index]);
-  int64 channel = index / (D_STATE + 2), column = index % (D_STATE + 2);
+  int64 channel = index % args.dim, column = index / args.dim;
   if (column < D_STATE) {
     args.dA[channel * D_STATE + column] = sum.sum;
   } else if (column == D_STATE) {

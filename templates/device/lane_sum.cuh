@@ -47,16 +47,25 @@ struct LaneSum<1, 0> {
   static __device__ __forceinline__ int first(int) { return 0; }
 };
 
-// Turns value[0..COUNT) into sums over the lanes: afterwards value[0..kept) of a lane are the sums first, first + 1, ...
-// Where lanes outnumber sums, several hold the same one, and `owner` is true in one of them.
+// How the lanes of a channel share COUNT tokens: this one has first, first + 1, ... first + kept - 1. Where lanes outnumber
+// tokens, several have the same one, and `owner` is true in one of them.
 template <int COUNT>
-struct ChannelSum {
+struct TokenShare {
   static constexpr int kept = COUNT > LANES ? COUNT / LANES : 1;
   int first;
   bool owner;
-  __device__ __forceinline__ ChannelSum(float* value, int lane) {
-    LaneSum<COUNT, LANES / 2>::run(value, lane);
-    first = LaneSum<COUNT, LANES / 2>::first(lane);
-    owner = COUNT >= LANES || (lane & (LANES / COUNT - 1)) == 0;
+  __device__ __forceinline__ TokenShare() {
+    first = LaneSum<COUNT, LANES / 2>::first(state_lane());
+    owner = COUNT >= LANES || (state_lane() & (LANES / COUNT - 1)) == 0;
   }
+  // What the lane that has token `j` holds of it.
+  static __device__ __forceinline__ float of_token(const float (&value)[kept], int j) {
+    return LANES == 1 ? value[j % kept] : shuffle_from(value[j % kept], j * LANES / COUNT * WARP_CHANNELS + warp_channel());
+  }
+};
+
+// Turns value[0..COUNT) into sums over the lanes: afterwards value[0..kept) of a lane are the sums of its share.
+template <int COUNT>
+struct ChannelSum : TokenShare<COUNT> {
+  __device__ __forceinline__ ChannelSum(float* value, int lane) { LaneSum<COUNT, LANES / 2>::run(value, lane); }
 };

@@ -64,6 +64,15 @@ __device__ __forceinline__ void store_pack(Element* to, const float (&x)[VECTOR]
   store_words(to, word);
 }
 #endif
+// Moves a pack from shared to global memory as it is.
+__device__ __forceinline__ void copy_pack(Element* to, const Element* from) {
+#if DTYPE != FP32 && VECTOR == 1
+  *to = *from;
+#else
+  Pack pack = *reinterpret_cast<const Pack*>(from);
+  store_words(to, pack.word);
+#endif
+}
 // As it stands in memory, for loads that are to be under way before the first of them is waited for.
 __device__ __forceinline__ Pack load_pack(const Element* from) { return *reinterpret_cast<const Pack*>(from); }
 __device__ __forceinline__ void load_pack(const Element* from, float (&x)[VECTOR]) { unpack(load_pack(from), x); }

@@ -14,6 +14,14 @@ __device__ __forceinline__ char* shared_memory() {
 __device__ __forceinline__ void sync_block() { __syncthreads(); }
 // The value of `x` in the lane whose number differs by `mask`; all 32 lanes take part.
 __device__ __forceinline__ float shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
+// The value of `x` in lane `lane`; all 32 lanes take part.
+__device__ __forceinline__ float shuffle_from(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+// The thread's lane, asked for anew, so that addresses computed from it are not kept in registers where those are few.
+__device__ __forceinline__ int fresh_lane() {
+  int lane;
+  asm volatile("mov.u32 %0, %laneid;" : "=r"(lane));
+  return lane;
+}
 // The lanes of a warp wait for each other; writes before are seen after.
 __device__ __forceinline__ void sync_warp() { __syncwarp(); }
 // Copies BYTES (4, 8 or 16, both addresses multiples of it) from global to shared memory while the thread goes on.
@@ -51,6 +59,12 @@ __device__ __forceinline__ float exp2_full(float x) {
   asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+// The smaller of both, the other one where one is NaN.
+__device__ __forceinline__ float minimum(float x, float y) {
+  float z;
+  asm("min.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
 // 1/x, relative error 2^-23.
 __device__ __forceinline__ float reciprocal(float x) {
   float y;
@@ -79,7 +93,7 @@ __device__ __forceinline__ uint32 float_to_bits(float x) {
 // With lane = 4 * g + c, a lane gives a0 = a[g, c], a1 = a[g + 8, c], a2 = a[g, c + 4], a3 = a[g + 8, c + 4] and
 // b0 = b[c, g], b1 = b[c + 4, g], and holds sums[g, 2c], sums[g, 2c + 1], sums[g + 8, 2c], sums[g + 8, 2c + 1].
 __device__ __forceinline__ void matrix_sum(float (&sums)[4], float a0, float a1, float a2, float a3, float b0, float b1) {
-  asm volatile(
+  asm(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
       : "r"(float_to_bits(a0)), "r"(float_to_bits(a1)), "r"(float_to_bits(a2)), "r"(float_to_bits(a3)),

@@ -43,10 +43,11 @@ inline void sync_block() { packjit_thread->sync_block(packjit_thread); }
 inline int leading_zeros(uint32 x) { return x == 0 ? 32 : __builtin_clz(x); }
 inline float bits_to_float(uint32 x) { return __builtin_bit_cast(float, x); }
 inline uint32 float_to_bits(float x) { return __builtin_bit_cast(uint32, x); }
-inline float shuffle_xor(float x, int mask) {
-  int lane = int(threadIdx.x & 31) ^ mask;
+inline float shuffle_from(float x, int lane) {
   return bits_to_float(packjit_thread->exchange(packjit_thread, float_to_bits(x), lane));
 }
+inline float shuffle_xor(float x, int mask) { return shuffle_from(x, int(threadIdx.x & 31) ^ mask); }
+inline int fresh_lane() { return int(threadIdx.x & 31); }
 inline void sync_warp() { packjit_thread->exchange(packjit_thread, 0, int(threadIdx.x & 31)); }
 template <int BYTES>
 inline void copy_async(void* to, const void* from) {
@@ -78,6 +79,7 @@ inline float exp2_flush(float x) {
   return y < 0x1p-126f ? 0.0f : y;
 }
 inline float exp2_full(float x) { return __builtin_exp2f(x); }
+inline float minimum(float x, float y) { return __builtin_fminf(x, y); }
 inline float reciprocal(float x) { return 1.0f / x; }
 inline float fused_multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 template <int COUNT>

@@ -1,219 +1,179 @@
 #pragma once
 #include "channel_sums.cuh"
+#include "element_tile.cuh"
 #include "ssm_segments.cuh"
 #include "ssm_tile.cuh"
-// The tile of tokens that the kernels of ssm_pack_bwd keep in shared memory: how it is laid out, filled and run through forward.
+// The tile of tokens that ssm_pack_bwd keeps in shared memory: how it is laid out, filled and run through forward.
 constexpr int WARPS = BLOCK / 32;
-constexpr int CHANNELS = WARPS * WARP_CHANNELS * CHANNEL_GROUPS;  // of a block
 constexpr int STEPS = TILE_TOKENS / STEP_TOKENS;
-constexpr int INTERVAL = CHECKPOINT_TILES * TILE_TOKENS;          // tokens between checkpoints
-constexpr int OWN = CHANNEL_GROUPS * BLOCK * STATES;              // one float for each state of each turn of each thread
-constexpr int SUM_TOKENS = D_STATE > 64 ? STEP_TOKENS : TILE_TOKENS;  // whose dB and dC leave together; many states need much room
-constexpr int FOLD_TOKENS = 256;  // after about so many, sums over time are folded into compensated ones
-// The elementwise passes over a tile: how often each thread takes VECTOR channels of a token, and whether some do not the last time.
-constexpr int ROUNDS = (TILE_TOKENS * CHANNELS / VECTOR + BLOCK - 1) / BLOCK;
-constexpr bool RAGGED = TILE_TOKENS * CHANNELS / VECTOR % BLOCK != 0;
+constexpr int GROUP = LANES < STEP_TOKENS ? LANES : STEP_TOKENS;  // tokens that the lanes of a channel share, one each
+constexpr int SPAN = CHECKPOINT_TOKENS > TILE_TOKENS ? CHECKPOINT_TOKENS : TILE_TOKENS;  // each begins with known states
+constexpr int SLOTS = STEP_TOKENS > 1 ? STEP_TOKENS - 1 : 1;      // the states after all tokens of a step but the last
+constexpr int SUM_BLOCK = 128;                                    // threads of the summing kernels
+// dB and dC of a tile leave when the next one is there; where they take much room, those of a step as soon as it is done.
+constexpr bool SUMS_BY_STEP = D_STATE > 64;
+constexpr int SUM_TOKENS = SUMS_BY_STEP ? STEP_TOKENS : TILE_TOKENS;
+constexpr int SUM_PLACES = SUMS_BY_STEP ? 1 : 2;
 #if HAS_Z
 constexpr int INPUTS = 4;  // activations: u, delta, dout, z
 #else
 constexpr int INPUTS = 3;
 #endif
-constexpr int FETCHED = ROUNDS * BLOCK * VECTOR;  // elements that the block fetches of each
-constexpr int SUM_BLOCK = 128;  // threads of the summing kernels
 
-// Which column of the tile a block's channel has: there is a gap after each VECTOR of them where that is many, so that
-// threads that stage VECTOR neighbours each write to different banks.
-constexpr int GAPS = VECTOR >= 4 ? CHANNELS / VECTOR : 0;
-constexpr int COLUMNS = CHANNELS + GAPS;
-__device__ __forceinline__ int column_of(int own) { return GAPS > 0 ? own + own / VECTOR : own; }
-
+// Arrays with two places hold the present tile, and the next or the one before.
 struct Tile {
-  Float4* tokens;       // (TILE_TOKENS, COLUMNS): dt, u, dy, dout * silu'(z); once a step is done, du, ddelta, dz
-  float* b;             // (TILE_TOKENS, PADDED_STATES)
-  float* c;             // (TILE_TOKENS, PADDED_STATES)
-  float* delta_bias;    // (CHANNELS)
-  float* skip;          // (CHANNELS): D
-  float* dt_sum;        // (CHANNELS): sum of dt over a segment
-  float* rate;          // OWN: A * log2(e)
-  Element* fetched;     // (INPUTS, ROUNDS, BLOCK, VECTOR): u, delta, dout, z of the tile to come
-  StatePack* fetched_states;   // its B and C
-  float* fetched_checkpoint;   // OWN: the states before it
-  float* before;        // (STEPS, OWN): the states before each step
-  float* carry;         // OWN: a * g, handed from later tokens to earlier ones
-  float* dA;            // OWN: since the last fold
-  Float2* time_sums;    // (CHANNEL_GROUPS, BLOCK): dD and ddelta_bias since the last fold
-  float* channel_sums;  // (WARPS, SUM_TOKENS, 2, PADDED_STATES): dB and dC over one warp's channels
+  Element* u;           // two places: the inputs, and du, ddelta, dz in place of u, delta, z
+  Element* delta;
+  Element* dout;
+  Element* z;
+  float* b;             // two places: (TILE_TOKENS, PADDED_STATES)
+  float* c;
+  StatePack* fetched_states;  // B and C of the next tile as they are in memory
+  Float2* dt;           // (TILE_TOKENS, CHANNELS): dt and its derivative by delta
+  float* h;             // (WARPS, SLOTS, STATES, 32): states inside the step; then scratch memory of the channel sums
+  float* before;        // (WARPS, STEPS, STATES, 32): the states before each step
+  float* channel_sums;  // SUM_PLACES: (WARPS, SUM_TOKENS, 2, PADDED_STATES): dB and dC over one warp's channels
 };
-__device__ __forceinline__ Tile shared_tile() {
+__device__ __forceinline__ Tile shared_tile(int turn) {
   float* next = reinterpret_cast<float*>(shared_memory());
+  int place = turn % 2;
   Tile tile;
-  // What ssm_pack_bwd_checkpoints needs comes first, up to the first of the STEPS: it is launched with no more than that.
-  tile.tokens = reinterpret_cast<Float4*>(take_floats(next, TILE_TOKENS * COLUMNS * 4));
-  tile.b = take_floats(next, TILE_TOKENS * PADDED_STATES);
-  tile.c = take_floats(next, TILE_TOKENS * PADDED_STATES);
-  tile.delta_bias = take_floats(next, CHANNELS);
-  tile.skip = take_floats(next, CHANNELS);
-#if HAS_SEGMENTS
-  tile.dt_sum = take_floats(next, CHANNELS);
-#endif
-  tile.rate = take_floats(next, OWN);
-  tile.fetched = take_elements(next, INPUTS * FETCHED);
+  // What ssm_pack_bwd_gradient_segments needs comes first, up to dt: it is launched with no more than that.
+  Element* elements = take_elements(next, 2 * INPUTS * ROOM) + place * INPUTS * ROOM;
+  tile.u = elements;
+  tile.delta = elements + ROOM;
+  tile.dout = elements + 2 * ROOM;
+  tile.z = elements + 3 * ROOM;
+  float* states = take_floats(next, 4 * STATE_ROOM) + place * 2 * STATE_ROOM;
+  tile.b = states;
+  tile.c = states + STATE_ROOM;
   tile.fetched_states = reinterpret_cast<StatePack*>(take_elements(next, FETCHED_STATES));
-  tile.before = take_floats(next, STEPS * OWN);
-  tile.fetched_checkpoint = take_floats(next, OWN);
-  tile.carry = take_floats(next, OWN);
-  tile.dA = take_floats(next, OWN);
-  tile.time_sums = reinterpret_cast<Float2*>(take_floats(next, CHANNEL_GROUPS * BLOCK * 2));
-  tile.channel_sums = take_floats(next, WARPS * SUM_TOKENS * 2 * PADDED_STATES);
+  tile.dt = reinterpret_cast<Float2*>(take_floats(next, TILE_TOKENS * CHANNELS * 2));
+  tile.h = take_floats(next, SLOTS * STATES * BLOCK);
+  tile.before = take_floats(next, STEPS * STATES * BLOCK);
+  tile.channel_sums = next + place % SUM_PLACES * WARPS * SUM_TOKENS * 2 * PADDED_STATES;
   return tile;
 }
 
-// Where a thread keeps the STATES values of its turn `turn` in an array of OWN.
-__device__ __forceinline__ int own_place(int turn) { return (turn * BLOCK + int(threadIdx.x)) * STATES; }
-
-// The channel, inside the block, that a thread takes in its turn `turn`.
-__device__ __forceinline__ int channel_of_turn(int turn) {
-  return (int(threadIdx.x) / 32 * CHANNEL_GROUPS + turn) * WARP_CHANNELS + warp_channel();
+// STATES values of the thread in slot `index` of an array (WARPS, `slots`, STATES, 32): neighbours in threads are neighbours in memory.
+constexpr int OWN_WIDTH = STATES % 4 == 0 ? 4 : STATES % 2 == 0 ? 2 : 1;
+__device__ __forceinline__ float* own_place(float* array, int slots, int index) {
+  return array + (int(threadIdx.x) / 32 * slots + index) * STATES * 32 + int(threadIdx.x) % 32 * OWN_WIDTH;
 }
-
-__device__ __forceinline__ int64 state_place(const SsmArguments& args, const SequenceItem& item, int64 channel) {
-  return (int64(item.slot) * args.dim + channel) * D_STATE;
-}
-
-// The states before the tile at `base`, for all turns: fetched from the checkpoint, or how the sequence begins.
-__device__ __forceinline__ void fetch_checkpoint(const SsmArguments& args, const Segment& segment, int base,
-                                                 const ChannelRange& range, const Tile& tile) {
-#pragma unroll 1
-  for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
-    int64 channel = range.begin + channel_of_turn(turn);
-    if (channel >= range.end) break;
-    const float* from = checkpoint_place(args, segment, segment.offset + base, INTERVAL, channel) + state_lane() * STATES;
-    float* to = tile.fetched_checkpoint + own_place(turn);
-    constexpr int PACK = STATES % 4 == 0 && PADDED_STATES == D_STATE ? 4 : 1;
+__device__ __forceinline__ void load_own(const float* place, float (&x)[STATES]) {
 #pragma unroll
-    for (int s = 0; s < STATES; s += PACK) {
-      if (state_lane() * STATES + s < D_STATE) fetch<PACK * sizeof(float)>(to + s, from + s);
-    }
-  }
-}
-__device__ __forceinline__ void stage_states_before(const SsmArguments& args, const Segment& segment, int base,
-                                                    const ChannelRange& range, const Tile& tile) {
-#pragma unroll 1
-  for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
-    int64 channel = range.begin + channel_of_turn(turn);
-    float h[STATES] = {};
-    if (segment.offset + base > 0) {
-      if (channel < range.end) load_floats(tile.fetched_checkpoint + own_place(turn), h);
+  for (int s = 0; s < STATES; s += OWN_WIDTH) {
+    float part[OWN_WIDTH];
+    load_floats(place + s * 32, part);
 #pragma unroll
-      for (int s = 0; s < STATES; ++s) {
-        if (state_lane() * STATES + s >= D_STATE) h[s] = 0.0f;
-      }
-    } else {
-#if HAS_INITIAL_STATES
-      load_states(args.initial_states + state_place(args, segment.item, channel), channel < range.end, h);
-#endif
-    }
-    store_floats(tile.before + own_place(turn), h);
+    for (int i = 0; i < OWN_WIDTH; ++i) x[s + i] = part[i];
   }
 }
-
-// The decay rates of all turns, kept for all sequences.
-__device__ __forceinline__ void stage_rates(const SsmArguments& args, const ChannelRange& range, const Tile& tile) {
-#pragma unroll 1
-  for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
-    int64 channel = range.begin + channel_of_turn(turn);
-    float rate[STATES];
-    load_decay_rates(args, channel, channel < range.end, state_lane(), rate);
-    store_floats(tile.rate + own_place(turn), rate);
+__device__ __forceinline__ void store_own(float* place, const float (&x)[STATES]) {
+#pragma unroll
+  for (int s = 0; s < STATES; s += OWN_WIDTH) {
+    float part[OWN_WIDTH];
+#pragma unroll
+    for (int i = 0; i < OWN_WIDTH; ++i) part[i] = x[s + i];
+    store_floats(place + s * 32, part);
   }
 }
+__device__ __forceinline__ float* place_before(const Tile& tile, int step) { return own_place(tile.before, STEPS, step); }
+__device__ __forceinline__ float* place_inside(const Tile& tile, int index) { return own_place(tile.h, SLOTS, index); }
+// The warp's sums over channels, from the one of token `first` on.
+__device__ __forceinline__ float* warp_sums(const Tile& tile, int first) {
+  return tile.channel_sums + (int(threadIdx.x) / 32 * SUM_TOKENS + first % SUM_TOKENS) * 2 * PADDED_STATES;
+}
+// Where the warp leaves the rows of sums of token `j` of the step at `first`: in slots whose states nobody needs any more. A slot
+// takes two; those of the last token come into the last slot, beside those of the token whose states were there.
+__device__ __forceinline__ float* place_of_sums(const Tile& tile, int first, int j) {
+  if constexpr (ChannelSums::ROWS == 1) return warp_sums(tile, first + j);
+  return tile.h + int(threadIdx.x) / 32 * SLOTS * STATES * 32 + (j < SLOTS ? 2 * j : 2 * SLOTS - 1) * SCRATCH;
+}
 
-// Inputs of a tile's tokens, elementwise; nothing but zeros where there is no token or channel. Running the states needs dt and
-// u only; going back also needs dy = dout * silu(z) and, for dz, dout * silu'(z).
-template <bool BACKWARD>
-__device__ __forceinline__ void fetch_inputs(const SsmArguments& args, const SequenceItem& item, int base,
-                                             const ChannelRange& range, const Tile& tile) {
-#pragma unroll 1
-  for (int round = 0; round < ROUNDS; ++round) {
-    TilePlace place = tile_place(round * BLOCK + threadIdx.x, CHANNELS);
-    int64 channel = range.begin + place.channel;
-    int64 token = int64(item.start) + base + place.token;
-    if (place.token >= TILE_TOKENS || base + place.token >= item.length || channel >= range.end) continue;
-    Element* to = tile.fetched + (round * BLOCK + threadIdx.x) * VECTOR;
-    constexpr int BYTES = VECTOR * sizeof(Element);
-    fetch<BYTES>(to, element_at(args.u, item.row, token, channel));
-    fetch<BYTES>(to + FETCHED, element_at(args.delta, item.row, token, channel));
-    if constexpr (BACKWARD) {
-      fetch<BYTES>(to + 2 * FETCHED, element_at(args.dout, item.row, token, channel));
+__device__ __forceinline__ int64 state_place(const SsmArguments& args, const SequenceItem& item, const Channel& mine) {
+  return (int64(item.slot) * args.dim + mine.channel) * D_STATE;
+}
+
+__device__ __forceinline__ void fetch_tile(const SsmArguments& args, const SequenceItem& item, int base,
+                                           const ChannelRange& range, const Tile& tile) {
+  for_each_pack(item, base, range, [&](int place, int64 token, int64 channel) {
+    fetch_pack(tile.u + place, args.u, item, token, channel);
+    fetch_pack(tile.delta + place, args.delta, item, token, channel);
+    fetch_pack(tile.dout + place, args.dout, item, token, channel);
 #if HAS_Z
-      fetch<BYTES>(to + 3 * FETCHED, element_at(args.z, item.row, token, channel));
+    fetch_pack(tile.z + place, args.z, item, token, channel);
 #endif
-    }
-  }
-}
-template <bool BACKWARD>
-__device__ __forceinline__ void stage_inputs(const SequenceItem& item, int base, const ChannelRange& range, const Tile& tile) {
-#pragma unroll 1
-  for (int round = 0; round < ROUNDS; ++round) {
-    TilePlace place = tile_place(round * BLOCK + threadIdx.x, CHANNELS);
-    if (RAGGED && round * BLOCK + int(threadIdx.x) >= TILE_TOKENS * CHANNELS / VECTOR) break;
-    float u[VECTOR] = {}, dt[VECTOR] = {}, dy[VECTOR] = {}, gate[VECTOR] = {};
-    if (base + place.token < item.length && range.begin + place.channel < range.end) {
-      const Element* from = tile.fetched + (round * BLOCK + threadIdx.x) * VECTOR;
-      load_pack(from, u);
-      load_pack(from + FETCHED, dt);
-      if constexpr (BACKWARD) {
-        load_pack(from + 2 * FETCHED, dy);
-#if HAS_Z
-        load_pack(from + 3 * FETCHED, gate);
-#endif
-      }
-      float bias[VECTOR];
-      load_floats(tile.delta_bias + place.channel, bias);
-#pragma unroll
-      for (int v = 0; v < VECTOR; ++v) {
-        dt[v] = step_size(dt[v] + bias[v]);
-#if HAS_Z
-        if constexpr (BACKWARD) {
-          float z = gate[v], s = sigmoid(z);
-          gate[v] = dy[v] * silu_derivative(z, s);
-          dy[v] *= z * s;
-        }
-#endif
-      }
-    }
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) {
-      tile.tokens[place.token * COLUMNS + column_of(place.channel + v)] = {dt[v], u[v], dy[v], gate[v]};
-    }
-  }
+  });
+  fetch_b_and_c(args, item, base, range.group, tile.fetched_states);
 }
 
-// Runs a channel's states through TOKENS tokens of the tile.
-template <int TOKENS>
-__device__ __forceinline__ void run_states(const Tile& tile, int first, int column, const float (&rate)[STATES],
-                                           float (&h)[STATES]) {
-#pragma unroll
-  for (int j = 0; j < TOKENS; ++j) {
-    Float4 token = tile.tokens[(first + j) * COLUMNS + column];
-    float dt = token.x, dt_u = token.x * token.y;
-    float b[STATES];
-    load_floats(tile.b + (first + j) * PADDED_STATES + state_lane() * STATES, b);
-#pragma unroll
-    for (int s = 0; s < STATES; ++s) h[s] = fused_multiply_add(exp2_flush(dt * rate[s]), h[s], dt_u * b[s]);
-  }
+// Where the lane's token of group `first` is in the arrays of inputs.
+__device__ __forceinline__ int own_token(int first) { return first + TokenShare<GROUP>().first; }
+__device__ __forceinline__ int own_element(int first, const Channel& mine) {
+  return own_token(first) * TOKEN_STEP + mine.own * CHANNEL_STEP;
 }
-// The same for the whole tile and all turns, with the states in tile.before.
-__device__ __forceinline__ void run_tile(const Tile& tile) {
+
+// Of one token and channel: dy, and dout * silu'(z), by which dz is y times as large.
+struct OwnGradient {
+  float dy, gate;
+};
+__device__ __forceinline__ OwnGradient own_gradient(const Tile& tile, int element) {
+  float dout = to_float(tile.dout[element]);
+#if HAS_Z
+  float z = to_float(tile.z[element]), s = sigmoid(z);
+  return {dout * (z * s), dout * silu_derivative(z, s)};
+#else
+  return {dout, 0.0f};
+#endif
+}
+
+// dt of the tile's tokens, of which `left` are of the sequence. The others get inputs and dt that change nothing.
+__device__ __forceinline__ void prepare_tile(const SsmArguments& args, const Tile& tile, int left, const Channel& mine) {
+  float bias = own_delta_bias(args, mine);  // not kept: registers are few
+  if (!mine.exists) left = 0;
+  if (left < TILE_TOKENS) {
 #pragma unroll 1
-  for (int turn = 0; turn < CHANNEL_GROUPS; ++turn) {
-    float rate[STATES], h[STATES];
-    load_floats(tile.rate + own_place(turn), rate);
-    load_floats(tile.before + own_place(turn), h);
-#pragma unroll 1
-    for (int step = 0; step < STEPS; ++step) {
-      run_states<STEP_TOKENS>(tile, step * STEP_TOKENS, column_of(channel_of_turn(turn)), rate, h);
+    for (int first = 0; first < TILE_TOKENS; first += GROUP) {
+      int place = own_element(first, mine);
+      if (own_token(first) < left) continue;
+      tile.u[place] = tile.delta[place] = tile.dout[place] = from_float(0.0f);
+#if HAS_Z
+      tile.z[place] = from_float(0.0f);
+#endif
     }
-    store_floats(tile.before + own_place(turn), h);
+  }
+  if constexpr (LANES > GROUP) sync_warp();  // several lanes have the same token
+  constexpr int OWN_TOKENS = TILE_TOKENS / GROUP, TOGETHER = OWN_TOKENS < 4 ? OWN_TOKENS : 4;
+#pragma unroll 1
+  for (int q = 0; q < OWN_TOKENS; q += TOGETHER) {
+    float delta[TOGETHER];
+#pragma unroll
+    for (int i = 0; i < TOGETHER; ++i) delta[i] = to_float(tile.delta[own_element((q + i) * GROUP, mine)]);
+#pragma unroll
+    for (int i = 0; i < TOGETHER; ++i) {
+      int own = own_token((q + i) * GROUP);
+      StepSize step = step_size_and_derivative(delta[i] + bias);
+      if (own >= left) step = {0.0f, 0.0f};
+      if (TokenShare<GROUP>().owner) tile.dt[own * CHANNELS + mine.own] = {step.dt, step.derivative};
+    }
+  }
+  if constexpr (LANES > GROUP) sync_warp();
+}
+
+// Runs a channel's states through the step at token `first` of the tile.
+__device__ __forceinline__ void run_step(const Tile& tile, int first, const Channel& mine, float (&h)[STATES]) {
+  TokenShare<GROUP> share;
+#pragma unroll
+  for (int j = 0; j < STEP_TOKENS; j += GROUP) {
+    float dt[1] = {tile.dt[own_token(first + j) * CHANNELS + mine.own].x};
+    float dt_u[1] = {dt[0] * to_float(tile.u[own_element(first + j, mine)])};
+#pragma unroll
+    for (int i = 0; i < GROUP; ++i) {
+      float dt_i = share.of_token(dt, i), dt_u_i = share.of_token(dt_u, i), b[STATES];
+      load_floats(tile.b + (first + j + i) * PADDED_STATES + state_lane() * STATES, b);
+#pragma unroll
+      for (int s = 0; s < STATES; ++s) h[s] = fused_multiply_add(exp2_flush(dt_i * mine.rate[s]), h[s], dt_u_i * b[s]);
+    }
   }
 }

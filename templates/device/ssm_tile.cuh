@@ -10,6 +10,13 @@
 // dt * u = 0 adds nothing.
 constexpr int STATES = (D_STATE + LANES - 1) / LANES;
 constexpr int PADDED_STATES = STATES * LANES;  // states beyond D_STATE have A = B = C = 0
+constexpr int CHANNELS = BLOCK / LANES;        // of a block
+constexpr int STATE_ROOM = (TILE_TOKENS * PADDED_STATES + 3) / 4 * 4;  // floats that B or C of a tile takes
+#if HAS_Z
+constexpr int FORWARD_INPUTS = 3;  // activations: u, delta, z
+#else
+constexpr int FORWARD_INPUTS = 2;
+#endif
 
 struct alignas(16) Float4 {
   float x, y, z, w;
@@ -83,29 +90,28 @@ __device__ __forceinline__ void store_global_floats(float* to, const float (&x)[
 // The channels of a block all read the same B and C: blocks are laid out group after group. Where a group has more channels
 // than its blocks take at once, each block goes on by the number of blocks.
 struct ChannelRange {
-  int64 group, begin, end, group_end;
+  int group, begin, end, group_end;
 };
-__device__ __forceinline__ ChannelRange channels_from(int64 group, int64 begin, int64 group_end, int channels) {
-  return {group, begin, begin + channels < group_end ? begin + channels : group_end, group_end};
+__device__ __forceinline__ ChannelRange channels_from(int group, int64 begin, int64 group_end) {
+  return {group, int(begin), int(begin + CHANNELS < group_end ? begin + CHANNELS : group_end), int(group_end)};
 }
-__device__ __forceinline__ ChannelRange block_channels(const SsmArguments& args, int channels) {
+__device__ __forceinline__ ChannelRange block_channels(const SsmArguments& args) {
 #if GROUPS == MANY
   int64 per_group = args.dim / args.groups;
-  int64 group = blockIdx.x / args.blocks_per_group;
-  return channels_from(group, group * per_group + blockIdx.x % args.blocks_per_group * channels, (group + 1) * per_group,
-                       channels);
+  unsigned blocks = args.blocks_per_group, group = blockIdx.x / blocks;
+  return channels_from(group, group * per_group + blockIdx.x % blocks * CHANNELS, (group + 1) * per_group);
 #else
-  return channels_from(0, int64(blockIdx.x) * channels, args.dim, channels);
+  return channels_from(0, int64(blockIdx.x) * CHANNELS, args.dim);
 #endif
 }
-__device__ __forceinline__ ChannelRange next_channels(const SsmArguments& args, int channels, const ChannelRange& range) {
-  return channels_from(range.group, range.begin + args.blocks_per_group * channels, range.group_end, channels);
+__device__ __forceinline__ ChannelRange next_channels(const SsmArguments& args, const ChannelRange& range) {
+  return channels_from(range.group, range.begin + args.blocks_per_group * CHANNELS, range.group_end);
 }
 
-// Where the forward stores states for the backward (checkpoints), it does so after so many tokens of a sequence: 16, or more where
-// that would take more than 32 bytes a token and channel. As checkpoint_interval() in generator/ssm_pack.cpp.
+// Where the forward stores states for the backward (checkpoints), it does so after so many tokens of a sequence: 8 or 16, or more
+// where that would take more than 32 bytes a token and channel. As checkpoint_interval() in generator/ssm_pack.cpp.
 #if HAS_CHECKPOINTS
-constexpr int CHECKPOINT_INTERVAL = D_STATE <= 128 ? 16 : D_STATE <= 256 ? 32 : 64;
+constexpr int CHECKPOINT_INTERVAL = D_STATE <= 16 ? 8 : D_STATE <= 128 ? 16 : D_STATE <= 256 ? 32 : 64;
 #endif
 
 // The states of one channel in a dense (..., dim, D_STATE) array of fp32, each lane its own; 0 for those that do not exist.
@@ -132,6 +138,16 @@ __device__ __forceinline__ void store_aligned_states(float* to, bool exists, con
   }
 }
 
+__device__ __forceinline__ void load_aligned_states(const float* from, bool exists, float (&h)[STATES]) {
+  if constexpr (PADDED_STATES == D_STATE) {
+#pragma unroll
+    for (int s = 0; s < STATES; ++s) h[s] = 0.0f;
+    if (exists) load_floats(from + state_lane() * STATES, h);
+  } else {
+    load_states(from, exists, h);
+  }
+}
+
 constexpr float MOST_FLOAT = 3.402823466e38f;  // the largest finite value
 
 // A * log2(e), so that exp(dt * A) is one exponential of base 2. Finite, so that dt = 0 gives exp(0) whatever A is; a NaN stays.
@@ -149,24 +165,50 @@ __device__ __forceinline__ void load_decay_rates(const SsmArguments& args, int64
   }
 }
 
-// delta_bias and D of a block's channels, staged once: (channels) each, 0 where there is no channel.
-__device__ __forceinline__ void stage_parameters(const SsmArguments& args, const ChannelRange& range, int channels,
-                                                 float* delta_bias, float* skip) {
-  for (int k = threadIdx.x; k < channels; k += BLOCK) {
-    delta_bias[k] = skip[k] = 0.0f;
-#if HAS_DELTA_BIAS
-    if (range.begin + k < range.end) delta_bias[k] = args.delta_bias[range.begin + k];
-#endif
+// What a thread keeps of its channel.
+struct Channel {
+  int own;        // inside the block
+  int channel;    // of all
+  bool exists;
+  float rate[STATES];  // A * log2(e)
+  float skip;          // D
+};
+__device__ __forceinline__ Channel own_channel(const SsmArguments& args, const ChannelRange& range) {
+  Channel mine;
+  mine.own = int(threadIdx.x) / 32 * WARP_CHANNELS + warp_channel();
+  mine.channel = range.begin + mine.own;
+  mine.exists = mine.channel < range.end;
+  load_decay_rates(args, mine.channel, mine.exists, state_lane(), mine.rate);
+  mine.skip = 0.0f;
 #if HAS_D
-    if (range.begin + k < range.end) skip[k] = args.D[range.begin + k];
+  if (mine.exists) mine.skip = args.D[mine.channel];
 #endif
-  }
+  return mine;
+}
+
+__device__ __forceinline__ float own_delta_bias(const SsmArguments& args, const Channel& mine) {
+#if HAS_DELTA_BIAS
+  if (mine.exists) return args.delta_bias[mine.channel];
+#endif
+  return 0.0f;
 }
 __device__ __forceinline__ float step_size(float biased) {
 #if HAS_SOFTPLUS
   return softplus(biased);
 #else
   return biased;
+#endif
+}
+
+struct StepSize {
+  float dt, derivative;  // by delta
+};
+__device__ __forceinline__ StepSize step_size_and_derivative(float biased) {
+#if HAS_SOFTPLUS
+  float e = exp_minus_abs(biased), sigmoid_of_abs = reciprocal(1.0f + e);
+  return {softplus(biased, e), biased > 0.0f ? sigmoid_of_abs : e * sigmoid_of_abs};
+#else
+  return {biased, 1.0f};
 #endif
 }
 

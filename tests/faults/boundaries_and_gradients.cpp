@@ -41,7 +41,7 @@ TEST_P(KnownFaults, K02_packed_backward_only_wrong) {
   Case scan = small(Operator::ssm_pack_bwd, {{100, 200, 212}});
   expect_oracle_and_padded(scan);
   // The longest tile of the scan that leaves room for four channels in the shared memory that every GPU has.
-  scan.config = {{"tile_tokens", "128"}, {"block", "32"}, {"channel_groups", "1"}};
+  scan.config = {{"tile_tokens", "128"}, {"block", "32"}, {"lanes", "8"}, {"vector", "4"}, {"step_tokens", "8"}};
   expect_oracle(scan);
 }
 

@@ -23,7 +23,7 @@ Case around_interval(std::int64_t interval) {
 
 TEST_P(KnownFaults, checkpoints_stored_by_the_forward_give_the_gradients_of_the_oracle) {
   // 5 and 136: states that fill neither their lanes nor an access of 16 bytes.
-  for (const auto& [d_state, interval] : {std::pair{5, 16}, {16, 16}, {136, 32}, {260, 64}}) {
+  for (const auto& [d_state, interval] : {std::pair{5, 8}, {16, 8}, {24, 16}, {136, 32}, {260, 64}}) {
     for (const Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
       Case c = around_interval(interval);
       c.dtype = dtype;
@@ -37,17 +37,19 @@ TEST_P(KnownFaults, checkpoints_stored_by_the_forward_give_the_gradients_of_the_
   }
 }
 
-TEST_P(KnownFaults, checkpoints_may_lie_several_tiles_apart) {
-  Case c = around_interval(16);
-  for (const auto& [tile, tiles] : {std::pair{"4", "4"}, {"8", "2"}, {"16", "1"}}) {
-    c.config = {{"tile_tokens", tile}, {"checkpoint_tiles", tiles}, {"step_tokens", "4"}};
+TEST_P(KnownFaults, checkpoints_may_lie_several_tiles_apart_or_several_in_a_tile) {
+  Case c = around_interval(8);
+  for (const char* tile : {"4", "8", "16", "32"}) {
+    c.config = {{"block", "32"}, {"tile_tokens", tile}, {"step_tokens", "4"}};
     const CaseRun run = first_run(device(), c);
     const Reference reference = compute_reference(c, run.inputs);
     expect_pass(check_against_oracle(run, reference));
     expect_pass(check_against_oracle(run_with_stored_checkpoints(device(), run), reference));
   }
-  c.config = {{"tile_tokens", "8"}, {"checkpoint_tiles", "1"}};  // the backward's own may be closer
-  expect_oracle(c);
+  for (const char* interval : {"8", "16", "64"}) {  // the backward's own may be anywhere
+    c.config = {{"tile_tokens", "16"}, {"checkpoint_tokens", interval}, {"step_tokens", "2"}};
+    expect_oracle(c);
+  }
 }
 
 TEST_P(KnownFaults, checkpoints_change_no_bit_of_the_forward) {
@@ -74,14 +76,14 @@ TEST_P(KnownFaults, checkpoints_are_read_and_not_computed_again) {
   for (const char* name : {"u", "delta", "dout"}) inputs[name] = fp32_tensor({1, 40, 1}, repeated(1, 40));
   for (const char* name : {"B", "C"}) inputs[name] = fp32_tensor({1, 40, 1, 1}, repeated(1, 40));
   inputs["A"] = fp32_tensor({1, 1}, {0});
-  inputs["checkpoints"] = fp32_tensor({3, 1, 1}, {100, 1000, 0});  // before tokens 16 and 32
+  inputs["checkpoints"] = fp32_tensor({6, 1, 1}, {100, 1000, 2000, 3000, 4000, 0});  // before tokens 8, 16...
   const std::vector<double> dC = run_case(device(), c, inputs).at("dC").to_double();
   EXPECT_EQ(dC[0], 1);
-  EXPECT_EQ(dC[15], 16);
-  EXPECT_EQ(dC[16], 101);
-  EXPECT_EQ(dC[31], 116);
-  EXPECT_EQ(dC[32], 1001);
-  EXPECT_EQ(dC[39], 1008);
+  EXPECT_EQ(dC[7], 8);
+  EXPECT_EQ(dC[8], 101);
+  EXPECT_EQ(dC[15], 108);
+  EXPECT_EQ(dC[16], 1001);
+  EXPECT_EQ(dC[39], 3008);
 }
 
 TEST_P(KnownFaults, checkpoints_off_a_multiple_of_16_bytes_are_refused) {
@@ -89,7 +91,7 @@ TEST_P(KnownFaults, checkpoints_off_a_multiple_of_16_bytes_are_refused) {
     Case c = small(op, {{40}});
     c.checkpoints = true;
     HostTensors inputs = make_inputs(c);
-    inputs["checkpoints"] = fp32_tensor({3, c.dim, c.d_state}, repeated(0, 3 * c.dim * c.d_state));
+    inputs["checkpoints"] = fp32_tensor({6, c.dim, c.d_state}, repeated(0, 6 * c.dim * c.d_state));
     StridedCall call(device(), c);
     (void)call.run(inputs);
     call.place("checkpoints", {}, 1);

@@ -163,21 +163,22 @@ TEST(Plan, BackwardWorkspaceIsBoundedInStatesAndSequences) {
 }
 
 TEST(Plan, CheckpointsTakeSpaceByTokensAlone) {
-  // The forward stores one for each 16, 32 or 64 tokens (d_state up to 128, 256, 512), and room for one more.
-  for (const auto& [d_state, interval] : {std::pair{1, 16}, {128, 16}, {129, 32}, {256, 32}, {257, 64}, {512, 64}}) {
+  // The forward stores one for each 8, 16, 32 or 64 tokens (d_state up to 16, 128, 256, 512), and room for one more.
+  for (const auto& [d_state, interval] :
+       {std::pair{1, 8}, {16, 8}, {17, 16}, {128, 16}, {129, 32}, {256, 32}, {257, 64}, {512, 64}}) {
     Sizes sizes = problem(1000, 8, 900).sizes;
     sizes.batch = 2;
     sizes.d_state = d_state;
     EXPECT_EQ(ssm_checkpoints(sizes), 2000 / interval + 1) << d_state;
   }
-  // d_state 16: the backward's own checkpoints are 4 bytes an element, and stored ones take none of the workspace.
+  // d_state 16: the backward's own checkpoints are 8 bytes an element, and stored ones take none of the workspace.
   Spec spec(Operator::ssm_pack_bwd);
   const Config config = builtin_config(spec, "sm_90");
   const Problem p = problem(65'536, 64, 128);
   const std::int64_t recomputed = plan(spec, config, p).workspace_bytes;
   EXPECT_EQ(plan(spec, config, p).launches.size(), 4u);
   spec.values.set("checkpoints", 1);
-  EXPECT_EQ(recomputed - plan(spec, config, p).workspace_bytes, std::int64_t{65'536 / 16 + 1} * 64 * 16 * 4);
+  EXPECT_EQ(recomputed - plan(spec, config, p).workspace_bytes, std::int64_t{65'536 / 8 + 1} * 64 * 16 * 4);
   ASSERT_EQ(plan(spec, config, p).launches.size(), 3u);
   EXPECT_EQ(plan(spec, config, p).launches[0].entry, "ssm_pack_bwd");
 }
@@ -191,18 +192,17 @@ std::string refusal(const Spec& spec, const Config& config) {
   return "nothing was refused";
 }
 
-TEST(Plan, CheckpointsOfTheForwardFixTheTilesOfTheBackward) {
-  for (const auto& [d_state, interval] : {std::pair{16, 16}, {200, 32}, {512, 64}}) {
+TEST(Plan, CheckpointsOfTheForwardFixThoseOfTheBackward) {
+  for (const auto& [d_state, interval] : {std::pair{16, 8}, {200, 32}, {512, 64}}) {
     Spec spec(Operator::ssm_pack_bwd);
     spec.values.set("d_state", d_state);
     Config config = builtin_config(spec, "sm_90");
-    config.values.set("checkpoint_tiles", 2 * config.values["checkpoint_tiles"]);
+    config.values.set("checkpoint_tokens", 2 * interval);
     EXPECT_EQ(refusal(spec, config), "nothing was refused");  // its own ones it may have anywhere
     spec.values.set("checkpoints", 1);
-    EXPECT_EQ(refusal(spec, config),
-              "the forward stores checkpoints every " + std::to_string(interval) + " tokens at d_state = " +
-                  std::to_string(d_state) + ", so tile_tokens * checkpoint_tiles must be as many, not " +
-                  config.values.text("tile_tokens") + " * " + config.values.text("checkpoint_tiles"));
+    EXPECT_EQ(refusal(spec, config), "the forward stores checkpoints every " + std::to_string(interval) +
+                                         " tokens at d_state = " + std::to_string(d_state) +
+                                         ", so checkpoint_tokens must be as many, not " + std::to_string(2 * interval));
   }
 }
 
@@ -211,7 +211,7 @@ TEST(Plan, AddendsAreCutToTf32ForBf16Only) {
   Config config = builtin_config(spec, "sm_90");
   EXPECT_EQ(config.values.text("channel_sums"), "tensor");
   config.values.set("vector", 4);
-  for (const auto& [dtype, built_in] : {std::pair{"fp32", "registers"}, {"fp16", "split"}}) {
+  for (const auto& [dtype, built_in] : {std::pair{"fp32", "split"}, {"fp16", "split"}}) {
     spec.values.set_text("dtype", dtype);
     EXPECT_EQ(refusal(spec, config),
               std::string("channel_sums = tensor cuts the addends of dB and dC to tf32, which the "

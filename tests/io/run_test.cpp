@@ -190,8 +190,9 @@ TEST_F(RunCommand, ScanCheckpointsGoFromTheForwardToTheBackward) {
   HostTensors inputs = long_scan_inputs();
   const HostTensors forward = result_of("ssm_pack_fwd", inputs, {"--no-softplus", "--rows", "--checkpoints"});
   EXPECT_EQ(forward.at("out").to_double()[19], 210);
-  EXPECT_EQ(forward.at("checkpoints").shape, (std::vector<std::int64_t>{2, 1, 1}));
-  EXPECT_EQ(forward.at("checkpoints").to_double()[0], 136);  // 1 + ... + 16, the state before token 16
+  EXPECT_EQ(forward.at("checkpoints").shape, (std::vector<std::int64_t>{3, 1, 1}));
+  EXPECT_EQ(forward.at("checkpoints").to_double()[0], 36);   // 1 + ... + 8, the state before token 8
+  EXPECT_EQ(forward.at("checkpoints").to_double()[1], 136);  // 1 + ... + 16
   EXPECT_FALSE(result_of("ssm_pack_fwd", inputs, {"--no-softplus", "--rows"}).contains("checkpoints"));
 
   inputs["dout"] = tensor(ElementType::fp32, {1, 20, 1}, Values(20, 1));
@@ -202,7 +203,7 @@ TEST_F(RunCommand, ScanCheckpointsGoFromTheForwardToTheBackward) {
   for (const auto& [name, gradient] : computed) EXPECT_EQ(stored.at(name).bytes, gradient.bytes) << name;
   EXPECT_EQ(stored.at("dC").to_double()[16], 153);  // dout * h
 
-  inputs["checkpoints"] = tensor(ElementType::fp32, {2, 1, 1}, {1000, 0});
+  inputs["checkpoints"] = tensor(ElementType::fp32, {3, 1, 1}, {0, 1000, 0});
   EXPECT_EQ(result_of("ssm_pack_bwd", inputs, {"--no-softplus", "--rows"}).at("dC").to_double()[16], 1017);
 }
 
@@ -211,7 +212,7 @@ TEST_F(RunCommand, RefusesCheckpointsThatDoNotFit) {
   inputs["dout"] = inputs.at("u");
   inputs["checkpoints"] = tensor(ElementType::fp32, {1, 1, 1}, {0});
   expect_tensors_refused("ssm_pack_bwd", inputs,
-                         "tensor checkpoints has shape (1, 1, 1); expected (n_checkpoints = 2, dim = 1, d_state = 1)",
+                         "tensor checkpoints has shape (1, 1, 1); expected (n_checkpoints = 3, dim = 1, d_state = 1)",
                          {"--rows"});
   expect_tensors_refused("ssm_pack_bwd", inputs, "--checkpoints is an option of ssm_pack_fwd", {"--checkpoints"});
   expect_tensors_refused("conv1d_pack_fwd", conv_inputs(), "--checkpoints is an option of ssm_pack_fwd",
