@@ -16,8 +16,8 @@ namespace packjit {
 namespace {
 
 constexpr std::string_view kLockEnding = ".lock", kTemporaryEnding = ".tmp";
-constexpr std::int64_t kDay = 24 * 60 * 60;   // seconds
-constexpr std::int64_t kAbandoned = 60 * 60;  // seconds after which a temporary file has no owner
+constexpr std::int64_t kDay = 86'400;       // seconds
+constexpr std::int64_t kAbandoned = 3'600;  // seconds after which a temporary file has no owner
 constexpr std::chrono::milliseconds kLockPoll{20};
 constexpr std::chrono::milliseconds kLongestCompile{120'000};  // that another process is waited for
 constexpr std::size_t kShortKeyDigits = 32;

@@ -43,6 +43,7 @@ template <typename F>
 void in_threads(F ask) {
   std::latch start(kThreads);
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&, i] {
       start.arrive_and_wait();
@@ -53,7 +54,7 @@ void in_threads(F ask) {
 }
 
 class CompileCacheTest : public testing::Test {
- protected:
+ public:
   CompileCache cache(Compiler with) {
     return {std::move(with), open_disk(files, records, clock.clock()), records.callback()};
   }

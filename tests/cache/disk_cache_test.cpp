@@ -12,10 +12,10 @@
 namespace packjit::test {
 namespace {
 
-constexpr std::int64_t kDay = 24 * 60 * 60;  // seconds
+constexpr std::int64_t kDay = 86'400;  // seconds
 
 class DiskCacheTest : public testing::Test {
- protected:
+ public:
   /// A cache of this process, as another process would open it: nothing in memory yet.
   CompileCache cache(const std::string& build = "build-1") {
     return {compiler.compiler(build), open_disk(files, records, clock.clock()), records.callback()};

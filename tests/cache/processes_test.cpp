@@ -65,7 +65,7 @@ std::string why_refused(const std::string& path) {
 }
 
 class Processes : public testing::Test {
- protected:
+ public:
   CompileCache cache(const std::string& path) {
     return {compiler.compiler(), open_disk(posix_file_system(), records, system_clock(), path), records.callback()};
   }
@@ -79,6 +79,7 @@ TEST_F(Processes, K28_SixteenCompileOnce) {
   int barrier[2];
   ASSERT_EQ(pipe(barrier), 0);
   std::vector<pid_t> children;
+  children.reserve(16);
   for (int i = 0; i < 16; ++i) {
     children.push_back(start([&] {
       Compiler counting = compiler.compiler();
