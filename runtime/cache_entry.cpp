@@ -16,7 +16,8 @@ namespace {
 
 constexpr std::string_view kEntryMagic = "PJENTRY\n";
 constexpr std::string_view kBundleMagic = "PJBUNDL\n";
-constexpr double kNanoseconds = 1e9;  // in a second
+constexpr double kNanoseconds = 1e9;                                         // in a second
+constexpr std::uint64_t kMostNanoseconds = 366ULL * 86'400 * 1'000'000'000;  // a year
 
 // In the order of the file; their lengths stand before them.
 enum Section {
@@ -127,6 +128,8 @@ std::optional<CacheEntry> parse_entry(std::string_view bytes, std::string& probl
   if (at != end) return fail("it is longer than its header says");
   if (digest_bytes(bytes.substr(0, end)) != bytes.substr(end)) return fail("its checksum does not fit its contents");
   const std::uint64_t origin = number_at(bytes, kMagicBytes + 4, 4);
+  const std::uint64_t nanoseconds = number_at(bytes, kMagicBytes + 8, 8);
+  if (nanoseconds > kMostNanoseconds) return fail("its compile took longer than a year");
   if (origin > 1) return fail(fmt::format("its origin is {}, expected 0 or 1", origin));
   if (digest_hex(parts[source]) != parts[source_digest]) return fail("its source has another digest than its key");
   if (parts[cubin].empty() || parts[ptx].empty()) return fail("it lacks an image");
@@ -135,7 +138,7 @@ std::optional<CacheEntry> parse_entry(std::string_view bytes, std::string& probl
   entry.key = {std::string(parts[source_key]),    std::string(parts[source_digest]), std::string(parts[arch]),
                std::string(parts[nvrtc_version]), std::string(parts[nvrtc_build]),   lines_of(parts[options])};
   entry.origin = static_cast<CacheEntry::Origin>(origin);
-  entry.seconds = static_cast<double>(number_at(bytes, kMagicBytes + 8, 8)) / kNanoseconds;
+  entry.seconds = static_cast<double>(nanoseconds) / kNanoseconds;
   entry.source = parts[source];
   entry.log = parts[log];
   entry.cubin = parts[cubin];

@@ -1,5 +1,5 @@
-// Any bytes as an entry and as a bundle: what is read is written back to the same bytes, all else is a problem in words.
-// Each input is also tried with a checksum that fits, since no chance would find one.
+// Any bytes as an entry and as a bundle: what is read is written back to the same bytes, all else is a problem in
+// words. Each input is also tried with a checksum that fits, since no chance would find one.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
