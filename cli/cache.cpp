@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/cache_access.hpp"
@@ -137,17 +138,17 @@ struct ExportOptions {
 void run_export(const ExportOptions& options) {
   OutputFile output(options.file);
   const auto disk = open_disk_cache(Missing::leave);
-  std::vector<std::string> entries;
-  std::vector<std::string> left_out;
+  std::vector<CacheEntry> entries;
+  int left_out = 0;
   if (disk != nullptr) {
     disk->for_each([&](const DiskCache::Stored& stored) {
-      if (!stored.entry) return left_out.push_back(stored.file);
+      if (!stored.entry) {
+        ++left_out;
+        return;
+      }
       const std::string& arch = stored.entry->key.arch;
       const bool wanted = std::find(options.archs.begin(), options.archs.end(), arch) != options.archs.end();
-      if (!options.archs.empty() && !wanted) return;
-      CacheEntry entry = *stored.entry;
-      entry.origin = CacheEntry::Origin::compiled;
-      entries.push_back(entry_bytes(entry));
+      if (options.archs.empty() || wanted) entries.push_back(*stored.entry);
     });
   }
   if (entries.empty()) {
@@ -156,10 +157,11 @@ void run_export(const ExportOptions& options) {
                     "shows what it has",
                     cache_location().path, options.archs.empty() ? "" : " for that --arch"));
   }
-  output.write(bundle_bytes(entries));
+  const std::size_t count = entries.size();
+  output.write(bundle_of(std::move(entries)));
   output.commit();
-  std::string text = fmt::format("wrote {} entries to {}\n", entries.size(), options.file);
-  if (!left_out.empty()) text += fmt::format("left out {} damaged ones; see `packjit cache verify`\n", left_out.size());
+  std::string text = fmt::format("wrote {} entries to {}\n", count, options.file);
+  if (left_out > 0) text += fmt::format("left out damaged ones: {}; see `packjit cache verify`\n", left_out);
   print_result(text);
 }
 

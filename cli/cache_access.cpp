@@ -14,9 +14,26 @@ std::unique_ptr<DiskCache> open_disk_cache(DiskCache::Missing missing) {
   return disk;
 }
 
-CacheEntry entry_of(const OperatorReport& report, const std::shared_ptr<const Nvrtc>& nvrtc) {
-  const CacheKey key = cache_key(nvrtc_compiler(nvrtc), {report.key, report.source}, report.arch);
-  return entry_of(key, report.source, report.compiled);
+std::vector<CacheEntry> entries_of(const std::vector<OperatorReport>& reports,
+                                   const std::shared_ptr<const Nvrtc>& nvrtc) {
+  const Compiler compiler = nvrtc_compiler(nvrtc);
+  std::vector<CacheEntry> entries;
+  entries.reserve(reports.size());
+  for (const OperatorReport& report : reports) {
+    const CacheKey key = cache_key(compiler, {report.key, report.source}, report.arch);
+    entries.push_back(entry_of(key, report.source, report.compiled));
+  }
+  return entries;
+}
+
+std::string bundle_of(std::vector<CacheEntry> entries) {
+  std::vector<std::string> parts;
+  parts.reserve(entries.size());
+  for (CacheEntry& entry : entries) {
+    entry.origin = CacheEntry::Origin::compiled;
+    parts.push_back(entry_bytes(entry));
+  }
+  return bundle_bytes(parts);
 }
 
 void fill_disk_cache(const std::vector<CacheEntry>& entries) {

@@ -13,8 +13,11 @@ namespace packjit {
 /// EnvironmentError where it is off or not safe to use.
 [[nodiscard]] std::unique_ptr<DiskCache> open_disk_cache(DiskCache::Missing missing);
 
-/// What the caches hold for a kernel that was compiled for a report: a device that loads it finds it.
-[[nodiscard]] CacheEntry entry_of(const OperatorReport& report, const std::shared_ptr<const Nvrtc>& nvrtc);
+/// What the caches hold for kernels that were compiled for reports: a device that loads one finds it.
+[[nodiscard]] std::vector<CacheEntry> entries_of(const std::vector<OperatorReport>& reports,
+                                                 const std::shared_ptr<const Nvrtc>& nvrtc);
+/// The bytes of a bundle of these entries, none of them marked as imported.
+[[nodiscard]] std::string bundle_of(std::vector<CacheEntry> entries);
 
 /// Puts entries into the disk cache. Throws EnvironmentError where it is off or one cannot be written.
 void fill_disk_cache(const std::vector<CacheEntry>& entries);

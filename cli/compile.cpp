@@ -166,15 +166,9 @@ void run_compile(const CompileOptions& options) {
     json["files"] = writer.write(spec.op, report);
     images.push_back(std::move(json));
   }
-  std::vector<CacheEntry> entries;
-  if (options.cache || bundle) {
-    for (const OperatorReport& report : reports) entries.push_back(entry_of(report, nvrtc));
-  }
-  if (options.cache) fill_disk_cache(entries);
+  if (options.cache) fill_disk_cache(entries_of(reports, nvrtc));
   if (bundle) {
-    std::vector<std::string> parts;
-    for (const CacheEntry& entry : entries) parts.push_back(entry_bytes(entry));
-    bundle->write(bundle_bytes(parts));
+    bundle->write(bundle_of(entries_of(reports, nvrtc)));
     bundle->commit();
   }
   const std::string spilling = spilling_kernels(reports);
@@ -192,7 +186,7 @@ void run_compile(const CompileOptions& options) {
     for (const auto& image : images) {
       for (const auto& file : image["files"]) text += fmt::format("wrote {}\n", file.get<std::string>());
     }
-    if (options.cache) text += fmt::format("put {} entries into the disk cache\n", entries.size());
+    if (options.cache) text += fmt::format("put {} entries into the disk cache\n", reports.size());
     if (bundle) text += fmt::format("wrote {}\n", options.bundle);
     print_result(text);
   }
