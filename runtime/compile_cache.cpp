@@ -20,9 +20,11 @@ CachedCompile from_entry(CacheEntry entry) {
 }
 
 std::unique_ptr<DiskCache> open_disk_cache() {
+  const CacheLocation location = cache_location();
+  if (location.problem.empty() && location.bytes == 0) return nullptr;  // turned off, which needs no warning
   std::string problem;
-  auto disk = DiskCache::open(posix_file_system(), cache_location(), system_clock(), &write_log,
-                              DiskCache::Missing::make, problem);
+  auto disk =
+      DiskCache::open(posix_file_system(), location, system_clock(), &write_log, DiskCache::Missing::make, problem);
   if (disk == nullptr) {
     write_log({LogLevel::warning,
                fmt::format("compiled kernels are kept in memory only: {}. `packjit doctor` shows the cache", problem),

@@ -1,11 +1,13 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -182,6 +184,38 @@ TEST_F(CacheCommand, K32_RefusesAFolderThatOthersCanWrite) {
   }
   EXPECT_NE(packjit("doctor").text.find("off, kernels are kept in memory only: cannot trust the folder"),
             std::string::npos);
+}
+
+/// Runs `work` in a child, where the cache of the process is not open yet; what it wrote to stderr.
+std::string stderr_of_child(const std::function<bool()>& work) {
+  testing::internal::CaptureStderr();
+  const pid_t child = fork();
+  if (child == 0) _exit(work() ? 0 : 1);
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST_F(CacheCommand, TheCacheOfTheProcessIsWhereTheEnvironmentSays) {
+  const Source source{"edited", "extern \"C\" __global__ void k(float* p) { *p = 1.0f; }\n"};
+  const auto ask_twice = [&](HitKind first) {
+    CompileCache& cache = CompileCache::shared();
+    return cache.get(source, "sm_90").how == first && cache.get(source, "sm_90").how == HitKind::memory;
+  };
+  setenv("PACKJIT_CACHE_DIR", file("cache").c_str(), 1);
+  EXPECT_EQ(stderr_of_child([&] { return ask_twice(HitKind::compiled); }), "");
+  EXPECT_EQ(stderr_of_child([&] { return ask_twice(HitKind::disk); }), "");
+  setenv("PACKJIT_CACHE_BYTES", "0", 1);
+  EXPECT_EQ(stderr_of_child([&] { return ask_twice(HitKind::compiled); }), "");
+  unsetenv("PACKJIT_CACHE_BYTES");
+  // K31: one warning, and everything works.
+  std::ofstream(file("a file")) << "text";
+  setenv("PACKJIT_CACHE_DIR", file("a file").c_str(), 1);
+  EXPECT_EQ(stderr_of_child([&] { return ask_twice(HitKind::compiled); }),
+            "packjit: warning: compiled kernels are kept in memory only: cannot open the folder '" + file("a file") +
+                "': Not a directory. `packjit doctor` shows the cache\n");
+  unsetenv("PACKJIT_CACHE_DIR");
 }
 
 TEST_F(CacheCommand, K31_DoctorSaysWhyThereIsNoCache) {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <clocale>
 #include <csignal>
 #include <cstdlib>
@@ -14,6 +15,7 @@
 #include <functional>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "runtime/disk_cache.hpp"
@@ -150,17 +152,26 @@ TEST_F(Processes, K26_KilledWhileWriting200Times) {
   const std::array<const char*, 4> archs = {"sm_75", "sm_80", "sm_90", "sm_100"};
   int left_aside = 0, whole = 0;
   for (int i = 0; i < 200; ++i) {
-    const auto microseconds = static_cast<useconds_t>(random() % 3000);
+    int ready[2];
+    ASSERT_EQ(pipe(ready), 0);
     const pid_t writer = start([&] {
       for (unsigned n = 0; true; ++n) {
         CompileResult result;
         result.cubin = image + std::to_string(n);
         result.ptx = image;
         disk->publish(entry_of(cache_key(compiler.compiler(), kSource, archs[n % 4]), kSource.text, result));
+        if (n < 2 && write(ready[1], "x", 1) != 1) return 1;
       }
       return 0;
     });
-    usleep(microseconds);
+    // Killed within the time that three more entries take, whatever this machine's speed.
+    char byte = 0;
+    ASSERT_EQ(read(ready[0], &byte, 1), 1);
+    const auto first = std::chrono::steady_clock::now();
+    ASSERT_EQ(read(ready[0], &byte, 1), 1);
+    std::this_thread::sleep_for((std::chrono::steady_clock::now() - first) * (random() % 300) / 100);
+    close(ready[0]);
+    close(ready[1]);
     kill(writer, SIGKILL);
     EXPECT_EQ(status_of(writer), -1);
     disk->for_each([&](const DiskCache::Stored& stored) {
@@ -226,6 +237,26 @@ TEST_F(Processes, K31_AFileInItsPlaceIsRefused) {
   EXPECT_EQ(why_refused(folder / "file/packjit"),
             "cannot look at the folder '" + (folder / "file/packjit") + "': Not a directory");
   EXPECT_EQ(why_refused("/proc/packjit").rfind("cannot make the folder '/proc/packjit': ", 0), 0U);
+}
+
+TEST_F(Processes, K31_AReadOnlyFolder) {
+  const std::string path = folder / "cache";
+  ASSERT_EQ(mkdir(path.c_str(), 0700), 0);
+  if (is_root()) {
+    ASSERT_EQ(chown(path.c_str(), kNobody, kNobody), 0);
+    ASSERT_EQ(chmod(folder.path.c_str(), 0755), 0);
+  }
+  ASSERT_EQ(chmod(path.c_str(), 0500), 0);
+  const pid_t child = start([&] {
+    if (is_root() && setuid(kNobody) != 0) return 1;
+    CompileCache one = cache(path);
+    for (const char* arch : {"sm_80", "sm_90"}) {
+      if (one.get(kSource, arch).how != HitKind::compiled || one.get(kSource, arch).how != HitKind::memory) return 2;
+    }
+    return records.warnings().size() == 1 ? 0 : 3;
+  });
+  EXPECT_EQ(status_of(child), 0);
+  EXPECT_TRUE(fs::is_empty(path));
 }
 
 TEST_F(Processes, K31_RemovedWhileRunning) {
