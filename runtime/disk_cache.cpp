@@ -20,6 +20,7 @@ constexpr std::int64_t kDay = 86'400;       // seconds
 constexpr std::int64_t kAbandoned = 3'600;  // seconds after which a temporary file has no owner
 constexpr std::chrono::milliseconds kLockPoll{20};
 constexpr std::chrono::milliseconds kLongestCompile{120'000};  // that another process is waited for
+constexpr std::int64_t kLargestEntry = 256LL << 20U;           // bytes; kernels have a few hundred KiB
 constexpr std::size_t kShortKeyDigits = 32;
 
 constexpr unsigned kWritableByOthers = 0022;
@@ -89,7 +90,7 @@ std::unique_ptr<DiskCache> DiskCache::open(FileSystem& files, const CacheLocatio
 
 std::optional<CacheEntry> DiskCache::read_file(const std::string& name, FileInfo& info, std::string& problem) {
   std::string bytes;
-  if (const std::error_code error = folder_->read(name, bytes, info)) {
+  if (const std::error_code error = folder_->read(name, kLargestEntry, bytes, info)) {
     // Missing is what most look-ups find.
     if (error != std::errc::no_such_file_or_directory) problem = error.message();
     return std::nullopt;
@@ -139,7 +140,7 @@ std::error_code DiskCache::write_file(const std::string& name, const std::string
   if (!error) {
     std::string written;
     FileInfo info;
-    error = folder_->read(temporary, written, info);
+    error = folder_->read(temporary, kLargestEntry, written, info);
     if (!error && written != bytes) error = std::make_error_code(std::errc::io_error);
   }
   // Where a stamp cannot be set, the file system's own is as good.
@@ -153,7 +154,7 @@ bool DiskCache::publish(const CacheEntry& entry) {
   const std::string bytes = entry_bytes(entry);
   const std::string name = entry_name(entry.key);
   std::error_code error;
-  if (static_cast<std::int64_t>(bytes.size()) > location_.bytes) {
+  if (static_cast<std::int64_t>(bytes.size()) > std::min(location_.bytes, kLargestEntry)) {
     error = std::make_error_code(std::errc::file_too_large);
   } else {
     error = write_file(name, bytes);

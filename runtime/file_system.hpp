@@ -53,8 +53,10 @@ class Folder {
   [[nodiscard]] virtual std::error_code info(FileInfo& info) const = 0;
   [[nodiscard]] virtual std::error_code list(std::vector<std::string>& names) const = 0;
   [[nodiscard]] virtual std::error_code stat(const std::string& name, FileInfo& info) const = 0;
-  /// The contents, and what the very file that was read is.
-  [[nodiscard]] virtual std::error_code read(const std::string& name, std::string& bytes, FileInfo& info) const = 0;
+  /// The contents, and what the very file that was read is; std::errc::file_too_large where it has more than `most`
+  /// bytes.
+  [[nodiscard]] virtual std::error_code read(const std::string& name, std::int64_t most, std::string& bytes,
+                                             FileInfo& info) const = 0;
   /// Makes a new file for the owner alone; std::errc::file_exists where there is one.
   [[nodiscard]] virtual std::error_code create(const std::string& name, std::unique_ptr<NewFile>& file) = 0;
   [[nodiscard]] virtual std::error_code rename(const std::string& from, const std::string& to) = 0;

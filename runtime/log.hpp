@@ -24,7 +24,7 @@ enum class LogLevel { event, warning };
 struct LogRecord {
   LogLevel level = LogLevel::event;
   std::string message;               ///< one line, without a newline at the end
-  std::optional<KernelEvent> event;  ///< with LogLevel::event
+  std::optional<KernelEvent> event;  ///< of a kernel that was asked for; other records have none
 };
 
 /// Receives records, from several threads at once. What it throws is lost.

@@ -104,10 +104,12 @@ class PosixFolder final : public Folder {
       close(again);
       return error;
     }
-    errno = 0;
-    while (const dirent* item = readdir(folder)) {  // NOLINT(concurrency-mt-unsafe): the stream is this call's own
-      const std::string name = item->d_name;
-      if (name != "." && name != "..") names.push_back(name);
+    while (true) {
+      errno = 0;
+      const dirent* const item = readdir(folder);  // NOLINT(concurrency-mt-unsafe): the stream is this call's own
+      if (item == nullptr) break;
+      const std::string_view name = item->d_name;
+      if (name != "." && name != "..") names.emplace_back(name);
     }
     const std::error_code error(errno, std::generic_category());
     closedir(folder);
@@ -121,7 +123,7 @@ class PosixFolder final : public Folder {
     return {};
   }
 
-  std::error_code read(const std::string& name, std::string& bytes, FileInfo& info) const override {
+  std::error_code read(const std::string& name, std::int64_t most, std::string& bytes, FileInfo& info) const override {
     bytes.clear();
     // A pipe of this name must not be waited for.
     const Descriptor file(openat(number(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
@@ -130,6 +132,7 @@ class PosixFolder final : public Folder {
     if (fstat(file.number(), &found) != 0) return last_error();
     info = info_of(found);
     if (info.kind != FileKind::regular) return std::make_error_code(std::errc::invalid_argument);
+    if (info.bytes > most) return std::make_error_code(std::errc::file_too_large);
     bytes.reserve(static_cast<std::size_t>(info.bytes));
     std::array<char, 65536> part{};
     while (true) {
@@ -138,6 +141,7 @@ class PosixFolder final : public Folder {
       if (count < 0) return last_error();
       if (count == 0) return {};
       bytes.append(part.data(), static_cast<std::size_t>(count));
+      if (static_cast<std::int64_t>(bytes.size()) > most) return std::make_error_code(std::errc::file_too_large);
     }
   }
 

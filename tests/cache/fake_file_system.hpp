@@ -119,8 +119,9 @@ class FakeFolder final : public Folder {
     std::string bytes;
     return look(name, "stat", bytes, info);
   }
-  std::error_code read(const std::string& name, std::string& bytes, FileInfo& info) const override {
-    return look(name, "read", bytes, info);
+  std::error_code read(const std::string& name, std::int64_t most, std::string& bytes, FileInfo& info) const override {
+    const std::error_code error = look(name, "read", bytes, info);
+    return !error && info.bytes > most ? std::make_error_code(std::errc::file_too_large) : error;
   }
   std::error_code create(const std::string& name, std::unique_ptr<NewFile>& file) override {
     const std::lock_guard lock(system_.mutex);

@@ -45,9 +45,10 @@ TEST_F(PosixFolder, WritesReadsRenamesAndRemoves) {
   EXPECT_FALSE(folder->rename("one", "two"));
   std::string bytes;
   FileInfo info;
-  EXPECT_EQ(folder->read("one", bytes, info), std::errc::no_such_file_or_directory);
-  ASSERT_FALSE(folder->read("two", bytes, info));
+  EXPECT_EQ(folder->read("one", 4, bytes, info), std::errc::no_such_file_or_directory);
+  ASSERT_FALSE(folder->read("two", 4, bytes, info));
   EXPECT_EQ(bytes, "abcd");
+  EXPECT_EQ(folder->read("two", 3, bytes, info), std::errc::file_too_large);
   EXPECT_EQ(info.bytes, 4);
   EXPECT_EQ(info.last_use, 1'234'567);
   EXPECT_EQ(info.kind, FileKind::regular);
@@ -64,7 +65,7 @@ TEST_F(PosixFolder, APipeInAFilesPlaceIsNotWaitedFor) {
   ASSERT_EQ(mkfifo((path / "pipe").c_str(), 0600), 0);
   std::string bytes;
   FileInfo info;
-  EXPECT_EQ(folder->read("pipe", bytes, info), std::errc::invalid_argument);
+  EXPECT_EQ(folder->read("pipe", 4, bytes, info), std::errc::invalid_argument);
 }
 
 // The file of a lock is removed with it, so another may take the lock of a file that is gone already.

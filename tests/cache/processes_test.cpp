@@ -187,6 +187,17 @@ TEST_F(Processes, K26_KilledWhileWriting200Times) {
   EXPECT_TRUE(records.warnings().empty());
 }
 
+TEST_F(Processes, K26_AFileTooLargeForMemoryIsAMiss) {
+  const std::string path = folder / "cache";
+  EXPECT_EQ(cache(path).get(kSource, "sm_90").how, HitKind::compiled);
+  const std::string name = short_key(cache_key(compiler.compiler(), kSource, "sm_90")) + std::string(kEntryEnding);
+  fs::resize_file(fs::path(path) / name, 1ULL << 40U);  // holes, which take no room on the disk
+  EXPECT_EQ(cache(path).get(kSource, "sm_90").how, HitKind::compiled);
+  ASSERT_EQ(records.warnings().size(), 1U);
+  EXPECT_NE(records.warnings()[0].find("File too large"), std::string::npos) << records.warnings()[0];
+  EXPECT_EQ(cache(path).get(kSource, "sm_90").how, HitKind::disk);
+}
+
 TEST_F(Processes, K29_TheKeyIsTheSameForEveryUserFolderAndLocale) {
   const Spec spec(Operator::ssm_pack_fwd);
   const auto key_in_child = [&](const std::function<void()>& change) {
