@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/cache_access.hpp"
 #include "cli/commands.hpp"
 #include "cli/kernel_report.hpp"
 #include "cli/output_file.hpp"
@@ -28,6 +29,8 @@ struct CompileOptions {
   std::string archs;
   std::string source;
   std::string output;
+  std::string bundle;
+  bool cache = false;
   bool forbid_spills = false;
   bool json = false;
 };
@@ -144,6 +147,10 @@ void run_compile(const CompileOptions& options) {
   const auto nvrtc = Nvrtc::shared();
   const std::vector<std::string> archs = wanted_archs(options, *nvrtc);
   const ImageWriter writer(options.output, archs.size());
+  std::optional<OutputFile> bundle;
+  if (!options.bundle.empty()) bundle.emplace(options.bundle);
+  // That it is off is known before the work is done.
+  if (options.cache) (void)open_disk_cache(DiskCache::Missing::make);
 
   std::vector<OperatorReport> reports;
   Progress progress("compiling", static_cast<std::int64_t>(archs.size()));
@@ -158,6 +165,11 @@ void run_compile(const CompileOptions& options) {
     nlohmann::ordered_json json = json_of(report);
     json["files"] = writer.write(spec.op, report);
     images.push_back(std::move(json));
+  }
+  if (options.cache) fill_disk_cache(entries_of(reports, nvrtc));
+  if (bundle) {
+    bundle->write(bundle_of(entries_of(reports, nvrtc)));
+    bundle->commit();
   }
   const std::string spilling = spilling_kernels(reports);
   if (options.json) {
@@ -174,6 +186,8 @@ void run_compile(const CompileOptions& options) {
     for (const auto& image : images) {
       for (const auto& file : image["files"]) text += fmt::format("wrote {}\n", file.get<std::string>());
     }
+    if (options.cache) text += fmt::format("put {} entries into the disk cache\n", reports.size());
+    if (bundle) text += fmt::format("wrote {}\n", options.bundle);
     print_result(text);
   }
   if (options.forbid_spills && !spilling.empty()) throw CheckFailed("--forbid-spills: " + spilling);
@@ -199,6 +213,12 @@ void register_compile(CLI::App& app) {
       ->add_option("-o,--output", options->output,
                    "writes cubin and PTX: a folder (ends in '/' if new), or one .cubin or .ptx file")
       ->type_name("PATH");
+  command->add_flag("--cache", options->cache, "puts the kernels into the disk cache, for processes on this machine");
+  command
+      ->add_option("--bundle", options->bundle,
+                   "writes the kernels to one file that packjit cache import reads, for other machines")
+      ->type_name("FILE")
+      ->check(not_empty("a file"));
   command->add_flag("--forbid-spills", options->forbid_spills, "exit status 4 where a kernel uses local memory");
   command->add_flag("--json", options->json, "prints JSON");
   command->callback([options] { run_compile(*options); });

@@ -11,6 +11,7 @@
 #include "cli/disassembler.hpp"
 #include "cli/terminal.hpp"
 #include "runtime/cuda_device.hpp"
+#include "runtime/disk_cache.hpp"
 #include "runtime/host/child_process.hpp"
 #include "runtime/host/host_compiler.hpp"
 #include "runtime/nvrtc.hpp"
@@ -27,6 +28,9 @@ struct Findings {
   std::string nvrtc_problem;
   DriverSurvey driver;
   std::string host_compiler, host_compiler_version, host_compiler_problem;
+  CacheLocation cache;
+  DiskCache::Usage cache_usage;
+  std::string cache_problem;
 };
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
@@ -64,6 +68,11 @@ Findings look_around() {
   } catch (const std::exception& error) {
     found.host_compiler_problem = error.what();
   }
+  found.cache = cache_location();
+  // A folder that is not there yet holds nothing, and is made by the first compile.
+  const auto disk = DiskCache::open(posix_file_system(), found.cache, system_clock(), &write_log,
+                                    DiskCache::Missing::leave, found.cache_problem);
+  if (disk != nullptr) found.cache_usage = disk->usage();
   return found;
 }
 
@@ -81,6 +90,7 @@ Json json_of(const Findings& found) {
   json["nvrtc"] = {{"found", found.nvrtc != nullptr}, {"usable", found.nvrtc_problem.empty()}};
   if (found.nvrtc != nullptr) {
     json["nvrtc"]["version"] = found.nvrtc->version_text();
+    json["nvrtc"]["build"] = found.nvrtc->build();
     json["nvrtc"]["path"] = found.nvrtc->path();
     json["nvrtc"]["found_by"] = found.nvrtc->origin();
     json["nvrtc"]["archs"] = found.nvrtc->archs();
@@ -104,6 +114,9 @@ Json json_of(const Findings& found) {
                            {"version", or_null(found.host_compiler_version)},
                            {"problem", or_null(found.host_compiler_problem)}};
   json["disassembler"] = or_null(find_disassembler().value_or(""));
+  json["disk_cache"] = {{"usable", found.cache_problem.empty()}, {"folder", or_null(found.cache.path)},
+                        {"entries", found.cache_usage.entries},  {"bytes", found.cache_usage.bytes},
+                        {"limit_bytes", found.cache.bytes},      {"problem", or_null(found.cache_problem)}};
   json["settings"] = Json::array();
   for (const Setting& setting : settings()) {
     json["settings"].push_back({{"name", setting.name},
@@ -143,6 +156,10 @@ std::string text_of(const Findings& found) {
                            ? "not found"
                            : fmt::format("{} ({})", found.host_compiler_version, found.host_compiler));
   row("disassembler", find_disassembler().value_or("not found (only `packjit inspect --sass` needs it)"));
+  row("disk cache", found.cache_problem.empty()
+                        ? fmt::format("{}: {} entries, {} of {} bytes", found.cache.path, found.cache_usage.entries,
+                                      found.cache_usage.bytes, found.cache.bytes)
+                        : fmt::format("off, kernels are kept in memory only: {}", found.cache_problem));
   text += "\nSettings (environment)\n";
   for (const Setting& setting : settings()) {
     text += fmt::format("  {:<22} {}\n", setting.name,

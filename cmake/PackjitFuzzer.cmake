@@ -38,6 +38,10 @@ foreach(package fmt::fmt-header-only nlohmann_json::nlohmann_json)
   endforeach()
 endforeach()
 
+if(NOT PACKJIT_XXHASH_INCLUDE_DIR STREQUAL "/usr/include")
+  list(APPEND packjit_fuzz_includes -isystem "${PACKJIT_XXHASH_INCLUDE_DIR}")
+endif()
+
 function(packjit_fuzzer name)
   if(NOT PACKJIT_FUZZING)
     return()

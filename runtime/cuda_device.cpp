@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "runtime/compile_cache.hpp"
 #include "runtime/cuda_context.hpp"
 #include "runtime/cuda_memory.hpp"
 #include "runtime/cuda_module.hpp"
@@ -38,7 +39,7 @@ struct CudaDevice::State {
     throw std::runtime_error(
         fmt::format("the GPU failed in kernel {}: {}", fmt::join(since, ", or "), context->driver().describe(status)));
   }
-  std::shared_ptr<const Module> compile_and_load(const std::string& text, bool generated);
+  std::shared_ptr<const Module> compile_and_load(const Source& source, bool generated);
   // A stream that is being captured takes launches only; the driver would drop the whole capture.
   void refuse_in_capture(const std::string& what) const {
     if (!capturing) return;
@@ -70,10 +71,11 @@ class CudaGraph {
   std::vector<std::string> kernels_;
 };
 
-std::shared_ptr<const Module> CudaDevice::State::compile_and_load(const std::string& text, bool generated) {
+std::shared_ptr<const Module> CudaDevice::State::compile_and_load(const Source& source, bool generated) {
   const auto nvrtc = Nvrtc::shared();
   const std::string arch = arch_for_gpu(context->info().arch, nvrtc->archs(), nvrtc->version_text());
-  const CompileResult images = compile(*nvrtc, text, arch);
+  const CachedCompile compiled = CompileCache::shared().get(source, arch);
+  const CompileResult& images = *compiled.result;
   if (!images.ok) {
     // Generated source that does not compile is our fault, a hand-edited kernel the caller's.
     if (generated) throw std::logic_error("generated source does not compile. " + describe_failure(images));
@@ -148,14 +150,14 @@ std::shared_ptr<const Module> CudaDevice::load(const Spec& spec, const Config& c
   if (found != state_->modules.end()) return found->second;
   state_->refuse_in_capture("compiling a kernel");
   check_arch(config, info().arch);
-  auto module = state_->compile_and_load(generate(spec, config, Target::cuda).text, true);
+  auto module = state_->compile_and_load(generate(spec, config, Target::cuda), true);
   state_->modules.emplace(key, module);
   return module;
 }
 
 std::shared_ptr<const Module> CudaDevice::load_text(const std::string& text) {
   state_->refuse_in_capture("compiling a kernel");
-  return state_->compile_and_load(text, false);
+  return state_->compile_and_load({"edited", text}, false);
 }
 
 namespace {

@@ -33,8 +33,8 @@ class CudaGraph;
 
 /// A GPU through the CUDA driver: its primary context, one stream, and the modules loaded by this object.
 ///
-/// Modules are cached in memory by generated key. The contract of Device holds; in addition modules must not outlive
-/// the device. No driver call happens before open().
+/// Modules are kept by generated key; what they are loaded from comes from CompileCache::shared(). The contract of
+/// Device holds; in addition modules must not outlive the device. No driver call happens before open().
 class CudaDevice final : public Device {
  public:
   /// Throws EnvironmentError as open_cuda_device() does.

@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <optional>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
 #include "runtime/errors.hpp"
 #include "runtime/image_choice.hpp"
+#include "runtime/log.hpp"
 
 namespace packjit {
 namespace {
@@ -47,16 +50,25 @@ CudaModule::CudaModule(std::shared_ptr<const CudaContext> context, const Compile
   const Driver& driver = context_->driver();
   const CudaContext::Current current(*context_);
   std::string log;
-  const CUresult cubin = load_image(driver, &module_, images.cubin, log);
-  if (cubin == CUDA_SUCCESS) return;
-  if (!is_refusal(cubin)) driver.check(cubin, "load a compiled kernel");
-  const CUresult ptx = load_image(driver, &module_, images.ptx, log);
-  if (ptx == CUDA_SUCCESS) return;
-  if (!is_refusal(ptx)) driver.check(ptx, "load a compiled kernel");
+  std::vector<std::string> refusals;
+  const auto load = [&](const std::string& image) {
+    const CUresult status = load_image(driver, &module_, image, log);
+    if (status == CUDA_SUCCESS) return true;
+    if (!is_refusal(status)) driver.check(status, "load a compiled kernel");
+    refusals.push_back(driver.describe(status));
+    return false;
+  };
+  const std::optional<ImageKind> loaded = load_first_accepted(images, load);
+  if (loaded == ImageKind::ptx) {
+    write_log({LogLevel::event,
+               fmt::format("the driver refuses the cubin for {} ({}) and translates its PTX", images.arch, refusals[0]),
+               {}});
+  }
+  if (loaded) return;
   const Versions versions{driver.version, nvrtc.version(), context_->info().name, context_->info().arch, nvrtc.archs()};
   throw EnvironmentError(fmt::format("the driver refuses the kernel compiled for {}: cubin: {}; PTX: {}. {}{}{}",
-                                     images.arch, driver.describe(cubin), driver.describe(ptx),
-                                     which_is_behind(versions), log.empty() ? "" : "\n", log));
+                                     images.arch, refusals.at(0), refusals.at(1), which_is_behind(versions),
+                                     log.empty() ? "" : "\n", log));
 }
 
 CudaModule::~CudaModule() {

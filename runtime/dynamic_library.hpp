@@ -22,6 +22,9 @@ class DynamicLibrary {
   /// The file that was opened, as the system resolved it; the name given when that is unknown.
   [[nodiscard]] const std::string& path() const { return path_; }
 
+  /// The linker's build id in hexadecimal digits: the same for equal files, wherever they lie. Empty where it has none.
+  [[nodiscard]] std::string build_id() const;
+
   /// The address of a symbol, or null.
   [[nodiscard]] void* symbol(const char* name) const;
   /// Sets `function` to the symbol; false, and null, when the library lacks it.

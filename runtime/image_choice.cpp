@@ -40,6 +40,13 @@ std::string arch_for_gpu(const std::string& gpu_arch, const std::vector<std::str
   return fmt::format("sm_{}", best);
 }
 
+std::optional<ImageKind> load_first_accepted(const CompileResult& images,
+                                             const std::function<bool(const std::string& image)>& load) {
+  if (load(images.cubin)) return ImageKind::cubin;
+  if (load(images.ptx)) return ImageKind::ptx;
+  return std::nullopt;
+}
+
 std::string which_is_behind(const Versions& v) {
   const bool known = std::find(v.compiler_archs.begin(), v.compiler_archs.end(), v.gpu_arch) != v.compiler_archs.end();
   std::string advice;

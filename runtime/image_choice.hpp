@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +16,12 @@ namespace packjit {
 /// newest older one (its PTX is translated by the driver). Throws EnvironmentError for a GPU older than all of them.
 [[nodiscard]] std::string arch_for_gpu(const std::string& gpu_arch, const std::vector<std::string>& compiler_archs,
                                        const std::string& nvrtc_version);
+
+enum class ImageKind { cubin, ptx };
+/// Offers the cubin, then the PTX, to `load`, which returns whether the driver took it and throws for failures that say
+/// nothing about the image. The one that was taken; nothing where both are refused.
+[[nodiscard]] std::optional<ImageKind> load_first_accepted(const CompileResult& images,
+                                                           const std::function<bool(const std::string& image)>& load);
 
 /// The three versions that have to fit together.
 struct Versions {

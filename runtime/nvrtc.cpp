@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <mutex>
 #include <utility>
 
+#include "runtime/digest.hpp"
 #include "runtime/errors.hpp"
 #include "runtime/nvrtc_library.hpp"
 #include "runtime/nvrtc_search.hpp"
@@ -16,6 +19,11 @@ namespace {
 constexpr const char* kAdvice =
     "install a CUDA toolkit (12 or 13), or the Python wheel with `pip install nvidia-cuda-nvrtc`, or set PACKJIT_NVRTC "
     "to the path of libnvrtc.so.13";
+
+std::string digest_of_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return digest_hex(std::string(std::istreambuf_iterator<char>(file), {}));
+}
 
 // Empty when the library can be used, else why not.
 std::string complete(Nvrtc::Library& library) {
@@ -29,6 +37,8 @@ std::string complete(Nvrtc::Library& library) {
   if (status != NVRTC_SUCCESS) return library.error_string(status);
   std::sort(numbers.begin(), numbers.end());
   for (int number : numbers) library.archs.push_back(fmt::format("sm_{}", number));
+  library.build = library.file.build_id();
+  if (library.build.empty()) library.build = digest_of_file(library.file.path());
   return {};
 }
 
@@ -99,6 +109,7 @@ const std::string& Nvrtc::path() const { return library_->file.path(); }
 const std::string& Nvrtc::origin() const { return library_->origin; }
 NvrtcVersion Nvrtc::version() const { return library_->version; }
 std::string Nvrtc::version_text() const { return fmt::format("{}.{}", version().major, version().minor); }
+const std::string& Nvrtc::build() const { return library_->build; }
 const std::vector<std::string>& Nvrtc::archs() const { return library_->archs; }
 
 }  // namespace packjit

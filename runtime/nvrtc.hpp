@@ -25,6 +25,9 @@ class Nvrtc {
   [[nodiscard]] const std::string& origin() const;  ///< why this one: "CUDA_HOME", "Python wheel"...
   [[nodiscard]] NvrtcVersion version() const;
   [[nodiscard]] std::string version_text() const;  ///< "13.0"
+  /// Tells this very build of the library from others of the same version, wherever it lies: the linker's build id, or
+  /// a digest of the file where it has none.
+  [[nodiscard]] const std::string& build() const;
   /// What this library compiles for, ascending: "sm_75", "sm_80"...
   [[nodiscard]] const std::vector<std::string>& archs() const;
 
@@ -60,6 +63,9 @@ struct CompileResult {
 struct CompileSettings {
   bool verbose = false;  ///< adds the assembler's report of registers and spills to the log
 };
+
+/// The options that compile() gives to NVRTC.
+[[nodiscard]] std::vector<std::string> compile_options(const std::string& arch, const CompileSettings& settings = {});
 
 /// Compiles self-contained CUDA C++ to cubin and PTX. Pure but for time: touches no driver, no file.
 ///

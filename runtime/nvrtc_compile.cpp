@@ -90,6 +90,12 @@ std::vector<FailingLine> failing_lines(const std::string& log, const std::string
 
 }  // namespace
 
+std::vector<std::string> compile_options(const std::string& arch, const CompileSettings& settings) {
+  std::vector<std::string> options = {"--gpu-architecture=" + arch, "--std=c++17"};
+  if (settings.verbose) options.emplace_back("--ptxas-options=--verbose");
+  return options;
+}
+
 CompileResult compile(const Nvrtc& nvrtc, const std::string& source, const std::string& arch,
                       const CompileSettings& settings) {
   const Nvrtc::Library& api = nvrtc.library();
@@ -100,8 +106,7 @@ CompileResult compile(const Nvrtc& nvrtc, const std::string& source, const std::
   CompileResult result;
   result.arch = arch;
   result.nvrtc_version = nvrtc.version_text();
-  result.options = {"--gpu-architecture=" + arch, "--std=c++17"};
-  if (settings.verbose) result.options.emplace_back("--ptxas-options=--verbose");
+  result.options = compile_options(arch, settings);
 
   const auto start = std::chrono::steady_clock::now();
   Program program(api, source);

@@ -16,6 +16,7 @@ struct Nvrtc::Library {
   DynamicLibrary builtins;  ///< data of the compiler; not open where the system's search finds it
   std::string origin;
   NvrtcVersion version;
+  std::string build;
   std::vector<std::string> archs;
 
   decltype(&nvrtcGetErrorString) error_string = nullptr;

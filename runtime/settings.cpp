@@ -7,6 +7,11 @@ namespace {
 constexpr Setting kSettings[] = {
     {"PACKJIT_NVRTC", "path of the NVRTC library; nothing else is searched when it is set", "searched"},
     {"PACKJIT_HOST_COMPILER", "C++ compiler for host execution", "c++, g++ or clang++ on PATH"},
+    {"PACKJIT_CACHE_DIR", "folder of the disk cache of compiled kernels",
+     "packjit in XDG_CACHE_HOME, or ~/.cache/packjit"},
+    {"PACKJIT_CACHE_BYTES", "most bytes of the disk cache; 0 turns it off", "1073741824"},
+    {"XDG_CACHE_HOME", "absolute path of the user's caches, for the disk cache", "~/.cache"},
+    {"HOME", "the user's home, for the disk cache and Python wheels", "not used"},
     {"CUDA_HOME", "root of a CUDA toolkit, searched for NVRTC", "not searched"},
     {"CUDA_PATH", "root of a CUDA toolkit, searched for NVRTC after CUDA_HOME", "not searched"},
     {"VIRTUAL_ENV", "Python environment, searched for the wheel nvidia-cuda-nvrtc", "not searched"},

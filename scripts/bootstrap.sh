@@ -31,6 +31,7 @@ packages=(
   "nlohmann-json3-dev /usr/include/nlohmann/json.hpp"
   "libcli11-dev /usr/include/CLI/CLI.hpp"
   "libboost-context-dev /usr/include/boost/context/fiber.hpp"
+  "libxxhash-dev /usr/include/xxhash.h"
   "libgtest-dev /usr/include/gtest/gtest.h"
   "clang clang++"
   "libclang-rt-14-dev /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a"

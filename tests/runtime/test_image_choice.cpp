@@ -35,6 +35,26 @@ TEST(ImageChoice, ReadsArchitectureNumbers) {
   }
 }
 
+// K33: a loader that refuses one image, then both.
+TEST(ImageChoice, K33FallsBackFromTheCubinToThePtx) {
+  CompileResult images;
+  images.cubin = "the cubin";
+  images.ptx = "the PTX";
+  std::vector<std::string> offered;
+  const auto that_takes = [&](const std::string& taken) {
+    return [&offered, taken](const std::string& image) {
+      offered.push_back(image);
+      return image == taken;
+    };
+  };
+  EXPECT_EQ(load_first_accepted(images, that_takes("the cubin")), ImageKind::cubin);
+  EXPECT_EQ(offered, (std::vector<std::string>{"the cubin"}));
+  offered.clear();
+  EXPECT_EQ(load_first_accepted(images, that_takes("the PTX")), ImageKind::ptx);
+  EXPECT_EQ(offered, (std::vector<std::string>{"the cubin", "the PTX"}));
+  EXPECT_EQ(load_first_accepted(images, that_takes("neither")), std::nullopt);
+}
+
 // K33: the message says which part is behind.
 TEST(ImageChoice, K33NamesADriverOlderThanNvrtc) {
   const std::string message = which_is_behind({{12, 4}, {13, 0}, "Test GPU", "sm_90", kArchs});

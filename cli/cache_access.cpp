@@ -1,0 +1,47 @@
+#include "cli/cache_access.hpp"
+
+#include <fmt/format.h>
+
+#include "runtime/compile_cache.hpp"
+#include "runtime/errors.hpp"
+
+namespace packjit {
+
+std::unique_ptr<DiskCache> open_disk_cache(DiskCache::Missing missing) {
+  std::string problem;
+  auto disk = DiskCache::open(posix_file_system(), cache_location(), system_clock(), &write_log, missing, problem);
+  if (!problem.empty()) throw EnvironmentError(fmt::format("there is no disk cache: {}", problem));
+  return disk;
+}
+
+std::vector<CacheEntry> entries_of(const std::vector<OperatorReport>& reports,
+                                   const std::shared_ptr<const Nvrtc>& nvrtc) {
+  const Compiler compiler = nvrtc_compiler(nvrtc);
+  std::vector<CacheEntry> entries;
+  entries.reserve(reports.size());
+  for (const OperatorReport& report : reports) {
+    const CacheKey key = cache_key(compiler, {report.key, report.source}, report.arch);
+    entries.push_back(entry_of(key, report.source, report.compiled));
+  }
+  return entries;
+}
+
+std::string bundle_of(std::vector<CacheEntry> entries) {
+  std::vector<std::string> parts;
+  parts.reserve(entries.size());
+  for (CacheEntry& entry : entries) {
+    entry.origin = CacheEntry::Origin::compiled;
+    parts.push_back(entry_bytes(entry));
+  }
+  return bundle_bytes(parts);
+}
+
+void fill_disk_cache(const std::vector<CacheEntry>& entries) {
+  const auto disk = open_disk_cache(DiskCache::Missing::make);
+  for (const CacheEntry& entry : entries) {
+    // The cache's own warning has said why.
+    if (!disk->publish(entry)) throw EnvironmentError(fmt::format("cannot write to the disk cache '{}'", disk->path()));
+  }
+}
+
+}  // namespace packjit

@@ -1,0 +1,35 @@
+#include "runtime/cache_location.hpp"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "runtime/settings.hpp"
+
+namespace packjit {
+
+CacheLocation cache_location() {
+  CacheLocation location;
+  location.bytes = kDefaultCacheBytes;
+  if (const auto text = environment("PACKJIT_CACHE_BYTES")) {
+    const char* const end = text->data() + text->size();
+    const auto [parsed, error] = std::from_chars(text->data(), end, location.bytes);
+    if (error != std::errc() || parsed != end || location.bytes < 0) {
+      location.problem =
+          fmt::format("PACKJIT_CACHE_BYTES is '{}', expected a number of bytes such as {}", *text, kDefaultCacheBytes);
+      return location;
+    }
+  }
+  if (const auto folder = environment("PACKJIT_CACHE_DIR")) {
+    location.path = *folder;
+  } else if (const auto caches = environment("XDG_CACHE_HOME"); caches && caches->front() == '/') {
+    location.path = *caches + "/packjit";
+  } else if (const auto home = environment("HOME")) {
+    location.path = *home + "/.cache/packjit";
+  } else {
+    location.problem = "none of PACKJIT_CACHE_DIR, XDG_CACHE_HOME and HOME is set; set PACKJIT_CACHE_DIR to a folder";
+  }
+  return location;
+}
+
+}  // namespace packjit

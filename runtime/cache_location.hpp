@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace packjit {
+
+/// Where the disk cache is and how large it may be, as the environment says.
+struct CacheLocation {
+  std::string path;        ///< empty where there is none
+  std::int64_t bytes = 0;  ///< most bytes of all entries together
+  std::string problem;     ///< why there is no disk cache; empty where there is one
+};
+
+inline constexpr std::int64_t kDefaultCacheBytes = std::int64_t{1} << 30;  // 1 GiB
+
+/// PACKJIT_CACHE_DIR, else $XDG_CACHE_HOME/packjit, else $HOME/.cache/packjit; PACKJIT_CACHE_BYTES, where 0 turns the
+/// disk cache off. A relative XDG_CACHE_HOME is passed over, as its specification wants.
+[[nodiscard]] CacheLocation cache_location();
+
+}  // namespace packjit

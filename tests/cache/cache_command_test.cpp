@@ -1,0 +1,236 @@
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "database/builtin_config.hpp"
+#include "runtime/compile_cache.hpp"
+#include "tests/cache/cache_helpers.hpp"
+
+// `packjit cache` and `packjit compile --cache` as their users call them, and the cache with the real NVRTC.
+namespace packjit::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Outcome {
+  int status;
+  std::string text;  ///< stdout and stderr
+};
+
+class CacheCommand : public testing::Test {
+ public:
+  CacheCommand() {
+    std::string name = testing::TempDir() + "packjit-cache-XXXXXX";
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed for " + name);
+    folder = name;
+  }
+  ~CacheCommand() override {
+    std::error_code ignored;
+    fs::remove_all(folder, ignored);
+  }
+  CacheCommand(const CacheCommand&) = delete;
+  CacheCommand& operator=(const CacheCommand&) = delete;
+
+  [[nodiscard]] std::string file(const std::string& name) const { return (folder / name).string(); }
+
+  /// Runs `variables packjit arguments` with the cache in `cache` (a name in the folder).
+  [[nodiscard]] Outcome packjit(const std::string& arguments, const std::string& cache = "cache",
+                                const std::string& variables = "") const {
+    const std::string line =
+        variables + " PACKJIT_CACHE_DIR='" + file(cache) + "' '" + PACKJIT_PROGRAM + "' " + arguments + " 2>&1";
+    FILE* pipe = popen(line.c_str(), "r");
+    if (pipe == nullptr) return {-1, "popen failed"};
+    std::string text;
+    std::array<char, 4096> part{};
+    while (const std::size_t n = std::fread(part.data(), 1, part.size(), pipe)) text.append(part.data(), n);
+    const int status = pclose(pipe);
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, text};
+  }
+  [[nodiscard]] nlohmann::json list(const std::string& cache = "cache") const {
+    const Outcome outcome = packjit("cache list --json", cache);
+    EXPECT_EQ(outcome.status, 0) << outcome.text;
+    return nlohmann::json::parse(outcome.text, nullptr, false);
+  }
+  /// How this process gets the convolution for sm_90 from that cache, as CudaDevice::load() asks for it.
+  HitKind how_loaded(const std::string& cache) {
+    const Spec spec(Operator::conv1d_pack_fwd);
+    const Source source = generate(spec, builtin_config(spec, "sm_90"), Target::cuda);
+    CompileCache one(nvrtc_compiler(Nvrtc::shared()),
+                     open_disk(posix_file_system(), records, system_clock(), file(cache)), records.callback());
+    const CachedCompile found = one.get(source, "sm_90");
+    EXPECT_TRUE(found.result->ok);
+    EXPECT_EQ(found.result->cubin.substr(0, 4),
+              "\x7f"
+              "ELF");
+    EXPECT_NE(found.result->ptx.find(".target sm_90"), std::string::npos);
+    return found.how;
+  }
+
+  fs::path folder;
+  Records records;
+};
+
+TEST_F(CacheCommand, CompiledAheadOfTimeIsWhatADeviceLoads) {
+  const Outcome outcome = packjit("compile conv1d_pack_fwd --arch sm_90,sm_100 --cache");
+  EXPECT_EQ(outcome.status, 0) << outcome.text;
+  EXPECT_NE(outcome.text.find("put 2 entries into the disk cache\n"), std::string::npos) << outcome.text;
+  const auto found = list();
+  ASSERT_EQ(found["entries"].size(), 2U);
+  EXPECT_EQ(found["entries"][0]["origin"], "compiled");
+  EXPECT_EQ(how_loaded("cache"), HitKind::disk);
+  EXPECT_EQ(how_loaded("another cache"), HitKind::compiled);
+  EXPECT_TRUE(records.warnings().empty());
+}
+
+TEST_F(CacheCommand, BundlesCarryEntriesToOtherMachines) {
+  ASSERT_EQ(packjit("compile conv1d_pack_fwd --arch sm_90,sm_100 --bundle '" + file("both") + "'").status, 0);
+  EXPECT_EQ(list()["entries"].size(), 0U);  // without --cache nothing is put there
+  EXPECT_FALSE(fs::exists(file("cache")));
+
+  Outcome outcome = packjit("cache import '" + file("both") + "'", "other");
+  EXPECT_EQ(outcome.status, 0) << outcome.text;
+  EXPECT_EQ(outcome.text, "imported 2 entries into " + file("other") + ", 0 were there\n");
+  EXPECT_EQ(list("other")["entries"][1]["origin"], "imported");
+  EXPECT_EQ(how_loaded("other"), HitKind::imported);
+  outcome = packjit("cache import '" + file("both") + "'", "other");
+  EXPECT_EQ(outcome.text, "imported 0 entries into " + file("other") + ", 2 were there\n");
+
+  ASSERT_EQ(packjit("cache export '" + file("one") + "' --arch sm_90", "other").status, 0);
+  ASSERT_EQ(packjit("cache import '" + file("one") + "'", "third").status, 0);
+  const auto third = list("third");
+  ASSERT_EQ(third["entries"].size(), 1U);
+  EXPECT_EQ(third["entries"][0]["arch"], "sm_90");
+  outcome = packjit("cache export '" + file("none") + "' --arch sm_75", "other");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_NE(outcome.text.find("has no entries for that --arch to export"), std::string::npos) << outcome.text;
+  EXPECT_FALSE(fs::exists(file("none")));
+}
+
+TEST_F(CacheCommand, ADamagedBundleImportsNothing) {
+  ASSERT_EQ(packjit("compile conv1d_pack_fwd --arch sm_90,sm_100 --bundle '" + file("both") + "'").status, 0);
+  fs::resize_file(file("both"), fs::file_size(file("both")) - 1);
+  Outcome outcome = packjit("cache import '" + file("both") + "'");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_NE(outcome.text.find("it ends in entry 2 of 2; nothing was imported"), std::string::npos) << outcome.text;
+  EXPECT_EQ(list()["entries"].size(), 0U);
+  outcome = packjit("cache import '" + file("no such file") + "'");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_NE(outcome.text.find("it cannot be read"), std::string::npos) << outcome.text;
+}
+
+TEST_F(CacheCommand, VerifyNamesDamagedEntries) {
+  ASSERT_EQ(packjit("compile conv1d_pack_fwd --arch sm_90,sm_100 --cache").status, 0);
+  Outcome outcome = packjit("cache verify");
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_NE(outcome.text.find("Every entry is whole.\n"), std::string::npos) << outcome.text;
+  const std::string name = list()["entries"][0]["file"];
+  std::ofstream(folder / "cache" / name, std::ios::app) << "x";
+  for (const char* command : {"cache verify", "cache verify --json"}) {
+    outcome = packjit(command);
+    EXPECT_EQ(outcome.status, 4);
+    EXPECT_NE(outcome.text.find(name + ": it is longer than its header says"), std::string::npos) << outcome.text;
+  }
+  EXPECT_EQ(list()["entries"][0]["problem"], "it is longer than its header says");
+  outcome = packjit("cache clear");
+  EXPECT_EQ(outcome.text, "removed 2 entries from " + file("cache") + "\n");
+  EXPECT_TRUE(fs::is_empty(file("cache")));
+}
+
+TEST_F(CacheCommand, K29_AMovedNvrtcMakesTheSameKey) {
+  const fs::path library = Nvrtc::shared()->path();
+  fs::create_directory_symlink(library.parent_path(), folder / "moved nvrtc");
+  ASSERT_EQ(packjit("compile conv1d_pack_fwd --arch sm_90 --cache").status, 0);
+  const std::string variables = "PACKJIT_NVRTC='" + file("moved nvrtc") + "/" + library.filename().string() + "'";
+  ASSERT_EQ(packjit("compile conv1d_pack_fwd --arch sm_90 --cache", "cache", variables).status, 0);
+  const auto found = list();
+  ASSERT_EQ(found["entries"].size(), 1U);
+  EXPECT_EQ(found["entries"][0]["nvrtc_build"], Nvrtc::shared()->build());
+  EXPECT_GE(Nvrtc::shared()->build().size(), 32U);
+}
+
+TEST_F(CacheCommand, K25_WhatNvrtcRefusesIsAnErrorWithItsLogEveryTime) {
+  const Source wrong{"edited", "extern \"C\" __global__ void k(float* p) { *p = undeclared(); }\n"};
+  for (int i = 0; i < 2; ++i) {
+    CompileCache one(nvrtc_compiler(Nvrtc::shared()),
+                     open_disk(posix_file_system(), records, system_clock(), file("cache")), records.callback());
+    const CachedCompile found = one.get(wrong, "sm_90");
+    EXPECT_EQ(found.how, HitKind::compiled);
+    EXPECT_FALSE(found.result->ok);
+    ASSERT_EQ(found.result->failing_lines.size(), 1U);
+    EXPECT_EQ(found.result->failing_lines[0].number, 1);
+    EXPECT_NE(found.result->log.find("identifier \"undeclared\" is undefined"), std::string::npos);
+  }
+  EXPECT_TRUE(fs::is_empty(file("cache")));
+}
+
+TEST_F(CacheCommand, K32_RefusesAFolderThatOthersCanWrite) {
+  fs::create_directory(file("cache"));
+  fs::permissions(file("cache"), fs::perms::all);
+  for (const char* command :
+       {"cache list", "cache verify", "cache clear", "compile conv1d_pack_fwd --arch sm_90 --cache"}) {
+    const Outcome outcome = packjit(command);
+    EXPECT_EQ(outcome.status, 3) << command;
+    EXPECT_NE(outcome.text.find("other users can write to it (permissions 777)"), std::string::npos) << outcome.text;
+  }
+  EXPECT_NE(packjit("doctor").text.find("off, kernels are kept in memory only: cannot trust the folder"),
+            std::string::npos);
+}
+
+/// Runs `work` in a child, where the cache of the process is not open yet; what it wrote to stderr.
+std::string stderr_of_child(const std::function<bool()>& work) {
+  testing::internal::CaptureStderr();
+  const pid_t child = fork();
+  if (child == 0) _exit(work() ? 0 : 1);
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST_F(CacheCommand, TheCacheOfTheProcessIsWhereTheEnvironmentSays) {
+  const Source source{"edited", "extern \"C\" __global__ void k(float* p) { *p = 1.0f; }\n"};
+  const auto ask_twice = [&](HitKind first) {
+    CompileCache& cache = CompileCache::shared();
+    return cache.get(source, "sm_90").how == first && cache.get(source, "sm_90").how == HitKind::memory;
+  };
+  setenv("PACKJIT_CACHE_DIR", file("cache").c_str(), 1);
+  EXPECT_EQ(stderr_of_child([&] { return ask_twice(HitKind::compiled); }), "");
+  EXPECT_EQ(stderr_of_child([&] { return ask_twice(HitKind::disk); }), "");
+  setenv("PACKJIT_CACHE_BYTES", "0", 1);
+  EXPECT_EQ(stderr_of_child([&] { return ask_twice(HitKind::compiled); }), "");
+  unsetenv("PACKJIT_CACHE_BYTES");
+  // K31: one warning, and everything works.
+  std::ofstream(file("a file")) << "text";
+  setenv("PACKJIT_CACHE_DIR", file("a file").c_str(), 1);
+  EXPECT_EQ(stderr_of_child([&] { return ask_twice(HitKind::compiled); }),
+            "packjit: warning: compiled kernels are kept in memory only: cannot open the folder '" + file("a file") +
+                "': Not a directory. `packjit doctor` shows the cache\n");
+  unsetenv("PACKJIT_CACHE_DIR");
+}
+
+TEST_F(CacheCommand, K31_DoctorSaysWhyThereIsNoCache) {
+  const std::string line = std::string("env -u HOME -u XDG_CACHE_HOME -u PACKJIT_CACHE_DIR '") + PACKJIT_PROGRAM +
+                           "' doctor | grep -c 'none of PACKJIT_CACHE_DIR, XDG_CACHE_HOME and HOME is set' >'" +
+                           file("count") + "'";
+  ASSERT_EQ(std::system(line.c_str()), 0);
+  EXPECT_EQ(packjit("cache list", "cache", "PACKJIT_CACHE_BYTES=0").status, 3);
+}
+
+TEST_F(CacheCommand, K39_FoldersWithBlanksAndOtherScripts) {
+  ASSERT_EQ(packjit("compile conv1d_pack_fwd --arch sm_90 --cache", "größe 缓存").status, 0);
+  EXPECT_EQ(list("größe 缓存")["entries"].size(), 1U);
+  EXPECT_EQ(how_loaded("größe 缓存"), HitKind::disk);
+}
+
+}  // namespace
+}  // namespace packjit::test
