@@ -110,13 +110,21 @@ class Conv1dPack : public PackedOperator {
     bool initial_states = false, final_states = false;
     MapStorage map_storage = MapStorage::positions;
   };
+  /// Absent where the options have none.
   struct Forward {
-    Tensor x, weight /* (dim, W) */, bias /* (dim) */, initial_states /* (n_sequences, dim, W - 1) */;
-    Tensor out, final_states;
+    Tensor x = {};
+    Tensor weight = {};          ///< (dim, W)
+    Tensor bias = {};            ///< (dim)
+    Tensor initial_states = {};  ///< (n_sequences, dim, W - 1)
+    Tensor out = {};
+    Tensor final_states = {};  ///< as initial_states
   };
   struct Backward {
-    Tensor x, weight, bias, initial_states, dout, dfinal_states;
-    Tensor dx, dweight /* fp32 */, dbias /* fp32 */, dinitial_states;
+    Tensor x = {}, weight = {}, bias = {}, initial_states = {};
+    Tensor dout = {}, dfinal_states = {};
+    Tensor dx = {};
+    Tensor dweight = {}, dbias = {};  ///< fp32
+    Tensor dinitial_states = {};
   };
 
   [[nodiscard]] static Result<Conv1dPack> create(const Device& device, const Options& options) {
@@ -173,14 +181,24 @@ class SsmPack : public PackedOperator {
     bool initial_states = false, final_states = false;
     bool checkpoints = false;  ///< the forward stores states for the backward
   };
+  /// Absent where the options have none.
   struct Forward {
-    Tensor u, delta, A /* (dim, d_state), fp32 */, B /* (batch, seqlen, groups, d_state) */, C;
-    Tensor D /* (dim), fp32 */, z, delta_bias /* (dim), fp32 */, initial_states /* (n_sequences, dim, d_state), fp32 */;
-    Tensor out, final_states, checkpoints /* see describe() */;
+    Tensor u = {}, delta = {};
+    Tensor A = {};          ///< (dim, d_state), fp32
+    Tensor B = {}, C = {};  ///< (batch, seqlen, groups, d_state)
+    Tensor D = {};          ///< (dim), fp32
+    Tensor z = {};
+    Tensor delta_bias = {};      ///< (dim), fp32
+    Tensor initial_states = {};  ///< (n_sequences, dim, d_state), fp32
+    Tensor out = {};
+    Tensor final_states = {};  ///< as initial_states
+    Tensor checkpoints = {};   ///< describe() has its shape
   };
+  /// Gradients have the shape of what they are the gradient of; those of A, D, delta_bias and states are fp32.
   struct Backward {
-    Tensor u, delta, A, B, C, D, z, delta_bias, initial_states, dout, dfinal_states, checkpoints;
-    Tensor du, ddelta, dA, dB, dC, dD, dz, ddelta_bias, dinitial_states;
+    Tensor u = {}, delta = {}, A = {}, B = {}, C = {}, D = {}, z = {}, delta_bias = {}, initial_states = {};
+    Tensor dout = {}, dfinal_states = {}, checkpoints = {};
+    Tensor du = {}, ddelta = {}, dA = {}, dB = {}, dC = {}, dD = {}, dz = {}, ddelta_bias = {}, dinitial_states = {};
   };
 
   [[nodiscard]] static Result<SsmPack> create(const Device& device, const Options& options) {
