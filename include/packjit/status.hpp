@@ -52,18 +52,19 @@ class [[nodiscard]] Result {
   [[nodiscard]] bool ok() const { return std::holds_alternative<T>(content_); }
   explicit operator bool() const { return ok(); }
   [[nodiscard]] Status status() const { return ok() ? Status() : std::get<Status>(content_); }
-  [[nodiscard]] T& operator*() & { return value(); }
-  [[nodiscard]] T* operator->() { return &value(); }
-  [[nodiscard]] T take() { return std::move(value()); }
-
- private:
-  T& value() {
+  [[nodiscard]] const T& value() const {
     if (!ok()) {
       std::fprintf(stderr, "packjit: a failure has no value: %s\n", std::get<Status>(content_).message().c_str());
       std::abort();
     }
     return std::get<T>(content_);
   }
+  [[nodiscard]] T& value() { return const_cast<T&>(std::as_const(*this).value()); }
+  [[nodiscard]] T& operator*() { return value(); }
+  [[nodiscard]] T* operator->() { return &value(); }
+  [[nodiscard]] T take() { return std::move(value()); }
+
+ private:
   std::variant<T, Status> content_;
 };
 

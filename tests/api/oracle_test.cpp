@@ -7,40 +7,12 @@
 #include "checking/compare.hpp"
 #include "checking/inputs.hpp"
 #include "checking/reference.hpp"
-#include "tests/api/handles.hpp"
+#include "tests/api/calls.hpp"
 
 namespace packjit::testing {
 namespace {
 
 using checking::Case;
-
-std::int32_t c_dtype(ElementType type) {
-  return type == ElementType::fp32 ? PACKJIT_FP32 : type == ElementType::bf16 ? PACKJIT_BF16 : PACKJIT_FP16;
-}
-
-packjit_operator_options options_of(const Case& c) {
-  const auto on_off = [](bool on) { return on ? PACKJIT_ON : PACKJIT_OFF; };
-  packjit_operator_options o{};
-  o.dtype = c_dtype(element_type(c.dtype));
-  o.initial_states = on_off(c.initial_states);
-  o.final_states = on_off(c.final_states);
-  if (is_scan(c.op)) {
-    o.op = PACKJIT_SSM_PACK;
-    o.d_state = static_cast<std::int32_t>(c.d_state);
-    o.softplus = on_off(c.softplus);
-    o.D = on_off(c.D);
-    o.z = on_off(c.z);
-    o.delta_bias = on_off(c.delta_bias);
-    o.checkpoints = on_off(c.checkpoints);
-  } else {
-    o.op = PACKJIT_CONV1D_PACK;
-    o.conv_width = static_cast<std::int32_t>(c.conv_width);
-    o.bias = on_off(c.bias);
-    o.silu = on_off(c.silu);
-    o.map_storage = static_cast<std::int32_t>(c.map);
-  }
-  return o;
-}
 
 /// One device, one operator and the tensors of one case, by name.
 class Runner {
@@ -111,7 +83,8 @@ class Runner {
     void* start = scratch.data();
     std::size_t space = scratch.size();
     const packjit_workspace workspace{sizeof(workspace), std::align(256, bytes, start, space), bytes};
-    EXPECT_DONE(call(op, &workspace));
+    EXPECT_DONE(call_operator(
+        op, op_.get(), nullptr, map_.get(), [&](const char* tensor_name) { return get(tensor_name); }, &workspace));
     HostTensors outputs;
     for (const TensorRule& rule : tensor_rules(op)) {
       const auto found = memory_.find(rule.name);
@@ -140,40 +113,6 @@ class Runner {
     const auto found = views_.find(name);
     return found == views_.end() ? nullptr : &found->second;
   }
-  packjit_status call(Operator op, const packjit_workspace* workspace) const {
-    if (op == Operator::conv1d_pack_fwd) {
-      packjit_conv1d_forward_tensors t{};
-      t.struct_size = sizeof(t);
-      t.x = get("x"), t.weight = get("weight"), t.bias = get("bias"), t.initial_states = get("initial_states");
-      t.out = get("out"), t.final_states = get("final_states");
-      return packjit_conv1d_forward(op_.get(), nullptr, map_.get(), &t, workspace);
-    }
-    if (op == Operator::conv1d_pack_bwd) {
-      packjit_conv1d_backward_tensors t{};
-      t.struct_size = sizeof(t);
-      t.x = get("x"), t.weight = get("weight"), t.bias = get("bias"), t.initial_states = get("initial_states");
-      t.dout = get("dout"), t.dfinal_states = get("dfinal_states");
-      t.dx = get("dx"), t.dweight = get("dweight"), t.dbias = get("dbias"), t.dinitial_states = get("dinitial_states");
-      return packjit_conv1d_backward(op_.get(), nullptr, map_.get(), &t, workspace);
-    }
-    if (op == Operator::ssm_pack_fwd) {
-      packjit_ssm_forward_tensors t{};
-      t.struct_size = sizeof(t);
-      t.u = get("u"), t.delta = get("delta"), t.A = get("A"), t.B = get("B"), t.C = get("C"), t.D = get("D");
-      t.z = get("z"), t.delta_bias = get("delta_bias"), t.initial_states = get("initial_states");
-      t.out = get("out"), t.final_states = get("final_states"), t.checkpoints = get("checkpoints");
-      return packjit_ssm_forward(op_.get(), nullptr, map_.get(), &t, workspace);
-    }
-    packjit_ssm_backward_tensors t{};
-    t.struct_size = sizeof(t);
-    t.u = get("u"), t.delta = get("delta"), t.A = get("A"), t.B = get("B"), t.C = get("C"), t.D = get("D");
-    t.z = get("z"), t.delta_bias = get("delta_bias"), t.initial_states = get("initial_states");
-    t.dout = get("dout"), t.dfinal_states = get("dfinal_states"), t.checkpoints = get("checkpoints");
-    t.du = get("du"), t.ddelta = get("ddelta"), t.dA = get("dA"), t.dB = get("dB"), t.dC = get("dC");
-    t.dD = get("dD"), t.dz = get("dz"), t.ddelta_bias = get("ddelta_bias"), t.dinitial_states = get("dinitial_states");
-    return packjit_ssm_backward(op_.get(), nullptr, map_.get(), &t, workspace);
-  }
-
   Case case_;
   DeviceHandle device_;
   OperatorHandle op_;
