@@ -47,7 +47,7 @@ void ContextModule::resolve(std::span<const KernelLaunch> launches) const {
       int registers = 0;
       driver_.check(driver_.function_attribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function), "load a kernel");
       if (driver_.function_load != nullptr) driver_.check(driver_.function_load(function), "load a kernel");
-      kernels_ = std::unique_ptr<Kernel>(new Kernel{launch.entry, function, kSharedWithoutAsking, std::move(kernels_)});
+      kernels_ = std::make_unique<Kernel>(launch.entry, function, std::move(kernels_));
       kernel = kernels_.get();
       published_.store(kernel, std::memory_order_release);
     }

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "runtime/cuda_module.hpp"
 
@@ -47,9 +48,11 @@ class ContextModule final : public Module {
 
  private:
   struct Kernel {
+    Kernel(std::string name, CUfunction found, std::unique_ptr<Kernel> before)
+        : entry(std::move(name)), function(found), next(std::move(before)) {}
     std::string entry;
     CUfunction function;
-    std::atomic<std::uint32_t> shared_allowed;
+    std::atomic<std::uint32_t> shared_allowed = kSharedWithoutAsking;
     std::unique_ptr<Kernel> next;  // resolved before it
   };
   [[nodiscard]] Kernel* find(const std::string& entry) const;

@@ -1,8 +1,11 @@
 #include "tests/api/fake_driver.hpp"
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <set>
+#include <thread>
 #include <utility>
 
 namespace packjit::testing {
@@ -29,6 +32,7 @@ struct FakeDriver::State {
   std::map<std::pair<FakeModule*, std::string>, std::unique_ptr<Function>> functions;
   std::set<void*> memory;
   Counts counts;
+  std::atomic<bool> slow_attributes = false;
 };
 
 namespace {
@@ -223,6 +227,7 @@ CUresult fake_function_attribute(int* value, CUfunction_attribute, CUfunction fu
   return CUDA_SUCCESS;
 }
 CUresult fake_function_set_attribute(CUfunction function, CUfunction_attribute, int value) {
+  if (state->slow_attributes) std::this_thread::sleep_for(std::chrono::milliseconds(6));
   const auto lock = enter();
   int& allowed = reinterpret_cast<State::Function*>(function)->shared_allowed;
   if (value < allowed) ++state->counts.lowered;
@@ -323,6 +328,8 @@ void FakeDriver::begin_capture(CUstream stream) {
   const std::lock_guard lock(state_->mutex);
   state_->captures[stream] = true;
 }
+
+void FakeDriver::change_attributes_slowly() { state_->slow_attributes = true; }
 
 bool FakeDriver::end_capture(CUstream stream) {
   const std::lock_guard lock(state_->mutex);

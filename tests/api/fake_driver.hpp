@@ -37,6 +37,9 @@ class FakeDriver {
   /// Whether it is still valid. It ends.
   bool end_capture(CUstream stream);
 
+  /// From now on every change of a kernel's attributes takes some milliseconds.
+  void change_attributes_slowly();
+
   struct Counts {
     int calls = 0;     ///< of any function that the real driver would be entered for
     int launches = 0;  ///< on streams that are not captured

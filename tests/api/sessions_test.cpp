@@ -64,21 +64,25 @@ struct SmallScan {
 const std::vector<std::int32_t> kPositions = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5};
 
 TEST_F(Sessions, K35_AContextAtTheSameAddressIsAnotherContext) {
-  const DeviceHandle device = open(std::nullopt);
-  const OperatorHandle op = make_operator(device, SmallConvolution::options());
-  SmallConvolution conv;
-  for (int round = 1; round <= 3; ++round) {
-    CUcontext context = fake.make_context(1);
-    FakeDriver::make_current(context);
-    {
-      const MapHandle map = map_from_positions(device, conv.positions);
-      EXPECT_DONE(conv.run(op.get(), map.get()));
-      EXPECT_DONE(conv.run(op.get(), map.get()));
+  {
+    const DeviceHandle device = open(std::nullopt);
+    const OperatorHandle op = make_operator(device, SmallConvolution::options());
+    SmallConvolution conv;
+    for (int round = 1; round <= 3; ++round) {
+      CUcontext context = fake.make_context(1);
+      FakeDriver::make_current(context);
+      {
+        const MapHandle map = map_from_positions(device, conv.positions);
+        EXPECT_DONE(conv.run(op.get(), map.get()));
+        EXPECT_DONE(conv.run(op.get(), map.get()));
+      }
+      EXPECT_EQ(fake.counts().modules_loaded, round);  // once a context
+      fake.destroy_context(context);
     }
-    EXPECT_EQ(fake.counts().modules_loaded, round);  // once a context
-    fake.destroy_context(context);
+    EXPECT_EQ(fake.counts().launches, 6);
+    FakeDriver::make_current(fake.make_context(1));
   }
-  EXPECT_EQ(fake.counts().launches, 6);
+  // What was loaded in contexts that are gone is not unloaded in the one that has their address now.
   EXPECT_EQ(fake.counts().stray_unloads, 0);
 }
 
@@ -160,6 +164,31 @@ TEST_F(Sessions, K36_SharedMemoryIsOnlyEverRaised) {
   const std::vector<KernelLaunch> beyond = {{"kernel", 1, 1, 128, 300 * 1024}};
   EXPECT_THROW(module.resolve(beyond), std::invalid_argument);
   EXPECT_EQ(module.function(beyond[0]), nullptr);
+}
+
+TEST_F(Sessions, K36_ASmallLaunchThatComesWhileALargeOneIsMadeReadyDoesNotLowerIt) {
+  CUcontext context = fake.make_context(1);
+  FakeDriver::make_current(context);
+  DeviceInfo gpu;
+  gpu.shared_bytes_per_block = std::int64_t{227} * 1024;
+  const ContextModule module(fake.driver(), gpu, 1, CompileResult());
+  fake.change_attributes_slowly();
+  for (int round = 0; round < 10; ++round) {
+    const std::vector<KernelLaunch> large = {{"kernel" + std::to_string(round), 1, 1, 128, 200 * 1024}};
+    std::vector<KernelLaunch> small = large;
+    small[0].shared_bytes = 60 * 1024;
+    const auto resolve = [&](const std::vector<KernelLaunch>& launches) {
+      FakeDriver::make_current(context);
+      module.resolve(launches);
+    };
+    std::thread first(resolve, large);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    std::thread second(resolve, small);
+    first.join();
+    second.join();
+    EXPECT_NE(module.function(large[0]), nullptr);
+  }
+  EXPECT_EQ(fake.counts().lowered, 0);
 }
 
 TEST_F(Sessions, K37_AMissWhileCapturingIsRefusedAndTheCaptureGoesOn) {
