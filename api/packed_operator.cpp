@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -22,6 +23,9 @@ constexpr std::uintptr_t kWorkspaceAlignment = 256;
 CheckedCall plan_call(const DeviceInfo& device, const Spec& asked, const TensorViews& views, const MapShape& map,
                       Workload work) {
   work.dim = bind_sizes(asked, views, map.batch, map.seqlen, map.n_sequences).dim;
+  if (work.dim > std::numeric_limits<std::int32_t>::max()) {
+    throw std::invalid_argument(fmt::format("{}: dim is {}, beyond 32 bits", name_of(asked.op), work.dim));
+  }
   Spec spec = asked;
   Config config(spec.op);
   specialise(spec, config, views);  // the layout, by which the Config is chosen
@@ -75,6 +79,7 @@ packjit_tensor tensor_of(const Spec& spec, const TensorRule& rule, const packjit
   tensor.dtype =
       c_dtype(rule.always_fp32 ? ElementType::fp32 : packjit::element_type(static_cast<Dtype>(spec.values["dtype"])));
   for (std::string_view symbol : shape_symbols(rule.shape)) tensor.shape[tensor.rank++] = sizes[symbol];
+  static_cast<void>(count_of({tensor.shape, tensor.shape + tensor.rank}));  // throws where 63 bits are too few
   std::int64_t next = 1;
   for (std::int32_t i = tensor.rank; i-- > 0;) {
     tensor.stride[i] = next;

@@ -10,7 +10,13 @@
 namespace packjit::api {
 namespace {
 
-thread_local std::string last_error;
+// Static objects may still call when those of the thread are gone.
+thread_local bool thread_has_ended = false;
+struct LastError {
+  std::string message;
+  ~LastError() { thread_has_ended = true; }
+};
+thread_local LastError last_error;
 
 }  // namespace
 
@@ -36,6 +42,8 @@ Outcome outcome_of_exception() noexcept {
     return made(PACKJIT_DRIVER_ERROR, error.what());
   } catch (const OutOfMemory& error) {
     return made(PACKJIT_OUT_OF_MEMORY, error.what());
+  } catch (const std::length_error&) {
+    return made(PACKJIT_OUT_OF_MEMORY, "the host has too little memory for sizes like these");
   } catch (const std::bad_alloc&) {
     return made(PACKJIT_OUT_OF_MEMORY, "the host has too little memory");
   } catch (const std::exception& error) {
@@ -47,10 +55,11 @@ Outcome outcome_of_exception() noexcept {
 
 packjit_status report(const Outcome& outcome) noexcept {
   if (outcome.status == PACKJIT_OK) return PACKJIT_OK;
+  if (thread_has_ended) return outcome.status;
   try {
-    last_error = outcome.message;
+    last_error.message = outcome.message;
   } catch (...) {
-    last_error.clear();
+    last_error.message.clear();
   }
   return outcome.status;
 }
@@ -75,7 +84,10 @@ const char* packjit_status_name(packjit_status status) {
   return status >= 0 && status < static_cast<packjit_status>(std::size(kNames)) ? kNames[status] : "unknown";
 }
 
-const char* packjit_last_error(void) { return packjit::api::last_error.c_str(); }
+const char* packjit_last_error(void) {
+  using namespace packjit::api;
+  return thread_has_ended ? "the thread has ended, and with it what it was told" : last_error.message.c_str();
+}
 
 const char* packjit_version(void) { return PACKJIT_VERSION; }
 

@@ -155,10 +155,11 @@ HostTensor host_copy(const packjit_tensor* tensor, std::string_view name) {
 }
 
 std::span<const std::size_t> tensor_offsets(Operator op) {
-  static const std::array<std::vector<std::size_t>, 4> kOffsets = {
+  // Never destroyed: static objects of the application may still call while the process ends.
+  static const auto* const kOffsets = new std::array<std::vector<std::size_t>, 4>{
       offsets_of(Operator::conv1d_pack_fwd, kConvForward), offsets_of(Operator::conv1d_pack_bwd, kConvBackward),
       offsets_of(Operator::ssm_pack_fwd, kSsmForward), offsets_of(Operator::ssm_pack_bwd, kSsmBackward)};
-  return kOffsets.at(static_cast<std::size_t>(op));
+  return kOffsets->at(static_cast<std::size_t>(op));
 }
 
 }  // namespace packjit::api

@@ -1,6 +1,7 @@
 // K38: handles in static objects of a program and of a library it links, destroyed as the process ends, one with a
 // preparation under way. The same source is both.
 #include <cstdio>
+#include <cstdlib>
 #include <optional>
 #include <vector>
 
@@ -29,6 +30,10 @@ struct Layer {
                                                 .out = packjit::Tensor(out.data(), packjit::Dtype::fp32, {1, 4, 1})},
                                                *map);
     return done.ok() && out == std::vector<float>{1, 3, 5, 7};
+  }
+  ~Layer() {
+    // A failure at a time when the thread's own objects are gone.
+    if (conv && conv->prepare({}).code() != packjit::Code::bad_argument) std::_Exit(1);
   }
   std::optional<packjit::Device> device;  // goes last
   std::optional<packjit::Conv1dPack> conv;

@@ -231,6 +231,22 @@ TEST_F(Host, WorkspaceOfTheCallerHasToBeLargeEnoughAndAligned) {
   EXPECT_EQ(dx, (std::vector<float>{10, 14, 12, 9, 5, 60, 50, 30}));
 }
 
+TEST_F(Host, AbsurdSizesAreRefused) {
+  const OperatorHandle op = make_operator(device, SmallConvolution::options());
+  packjit_shape shape{sizeof(shape), 1 << 20, 1 << 30, std::int64_t{1} << 40, 1, 2, 8, PACKJIT_TOKEN_MAJOR};
+  packjit_tensor tensor_of{sizeof(tensor_of), nullptr, 0, 0, {}, {}};
+  EXPECT_EQ(packjit_operator_describe(op.get(), PACKJIT_FORWARD, &shape, "x", &tensor_of), PACKJIT_BAD_ARGUMENT);
+  EXPECT_EQ(packjit_operator_prepare(op.get(), nullptr, PACKJIT_FORWARD, &shape), PACKJIT_BAD_ARGUMENT);
+  shape = {sizeof(shape), 1, 8, 0, 1, 2, 8, PACKJIT_TOKEN_MAJOR};
+  EXPECT_EQ(packjit_operator_prepare(op.get(), nullptr, PACKJIT_FORWARD, &shape), PACKJIT_BAD_ARGUMENT);
+  EXPECT_TRUE(says("dim is 0")) << packjit_last_error();
+#if !defined(PACKJIT_SANITIZE)  // which end a program that asks for so much
+  const packjit_map_options rows{sizeof(rows), PACKJIT_ROWS, 0, std::int64_t{1} << 30, std::int64_t{1} << 30, 0, 0};
+  packjit_map* map = nullptr;
+  EXPECT_EQ(packjit_map_from_host(device.get(), nullptr, &rows, nullptr, &map), PACKJIT_OUT_OF_MEMORY);
+#endif
+}
+
 TEST_F(Host, EveryThreadHasItsOwnMessage) {
   EXPECT_EQ(packjit_map_build(nullptr, nullptr, nullptr), PACKJIT_BAD_ARGUMENT);
   const std::string mine = packjit_last_error();

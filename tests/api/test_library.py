@@ -29,6 +29,13 @@ class Symbols(unittest.TestCase):
         self.assertIn("packjit_device_open", declared)
         self.assertEqual(exported, {f"{name}@@PACKJIT_1" for name in declared})
 
+    def test_nothing_runs_when_it_is_loaded(self):
+        """The compiler names what initialises a source's static objects."""
+        done = run("nm", "-C", LIBRARY)
+        self.assertIn("packjit_device_open", done.stdout)
+        self.assertNotIn("global constructors keyed to", done.stdout)
+        self.assertNotIn("_GLOBAL__sub_I", done.stdout)
+
     def test_nothing_unusual_is_needed(self):
         done = run("readelf", "-d", LIBRARY)
         needed = set(re.findall(r"\(NEEDED\).*\[([^\]]+)\]", done.stdout))
