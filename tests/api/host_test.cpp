@@ -1,7 +1,10 @@
 // The C interface on host execution: values known beforehand, misuse, threads.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
 #include <thread>
 
@@ -11,6 +14,17 @@ namespace packjit::testing {
 namespace {
 
 bool says(const std::string& what) { return std::string(packjit_last_error()).find(what) != std::string::npos; }
+
+// The layout that programs are built with. A change here needs another number in the library's name; growing at the end
+// does not, but changes a size.
+static_assert(sizeof(packjit_device_options) == 16 && sizeof(packjit_device_info) == 168);
+static_assert(sizeof(packjit_tensor) == 88 && offsetof(packjit_tensor, shape) == 24 &&
+              offsetof(packjit_tensor, stride) == 56);
+static_assert(sizeof(packjit_map_options) == 48 && sizeof(packjit_map_info) == 32);
+static_assert(sizeof(packjit_operator_options) == 64 && offsetof(packjit_operator_options, d_state) == 32);
+static_assert(sizeof(packjit_shape) == 64 && offsetof(packjit_shape, layout) == 56 && sizeof(packjit_workspace) == 24);
+static_assert(sizeof(packjit_conv1d_forward_tensors) == 56 && sizeof(packjit_conv1d_backward_tensors) == 88);
+static_assert(sizeof(packjit_ssm_forward_tensors) == 104 && sizeof(packjit_ssm_backward_tensors) == 176);
 
 class Host : public ::testing::Test {
  protected:
@@ -275,6 +289,35 @@ TEST_F(Host, SixteenThreadsPrepareAndRunAtOnce) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(Host, K38_HostExecutionGoesOnInAForkedProcess) {
+#if defined(PACKJIT_SANITIZE)
+  GTEST_SKIP() << "sanitizers do not start threads in a process forked from one that has some";
+#endif
+  const OperatorHandle op = make_operator(device, SmallConvolution::options());
+  const MapHandle map = map_from_positions(device, conv.positions);
+  const packjit_shape shape{sizeof(shape), 1, 8, 1, 1, 2, 8, PACKJIT_TOKEN_MAJOR};
+  const auto prepare_and_run = [&] {
+    packjit_task* task = nullptr;
+    std::ranges::fill(conv.out, -1.0F);
+    const bool done = packjit_operator_prepare_start(op.get(), nullptr, PACKJIT_FORWARD, &shape, &task) == PACKJIT_OK &&
+                      packjit_task_wait(task) == PACKJIT_OK && conv.run(op.get(), map.get()) == PACKJIT_OK &&
+                      conv.out == SmallConvolution::kExpected;
+    packjit_task_release(task);
+    return done;
+  };
+  EXPECT_TRUE(prepare_and_run()) << packjit_last_error();  // the worker is there
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool done = prepare_and_run();
+    packjit_device_release(device.release());  // would wait for ever for threads of the parent
+    _exit(done ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(prepare_and_run());
 }
 
 TEST_F(Host, HandlesMayGoWhileAPreparationIsUnderWay) {
