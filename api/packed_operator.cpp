@@ -185,7 +185,9 @@ void PackedOperator::prepare(void* stream, std::int32_t directions, const packji
     const CheckedCall call = plan_shape(lane->info(), spec(backward), shape);
     const auto module = lane->device().load(call.spec, call.config);
     lane->device().resolve(*module, call.plan.launches);
-    static_cast<void>(lane->workspace(static_cast<std::size_t>(call.plan.workspace_bytes)));
+    if (shape.caller_workspace == 0) {
+      static_cast<void>(lane->workspace(static_cast<std::size_t>(call.plan.workspace_bytes)));
+    }
   }
 }
 

@@ -85,8 +85,9 @@ const char* packjit_status_name(packjit_status status) {
 }
 
 const char* packjit_last_error(void) {
-  using namespace packjit::api;
-  return thread_has_ended ? "the thread has ended, and with it what it was told" : last_error.message.c_str();
+  using packjit::api::last_error;
+  return packjit::api::thread_has_ended ? "the thread has ended, and with it what it was told"
+                                        : last_error.message.c_str();
 }
 
 const char* packjit_version(void) { return PACKJIT_VERSION; }

@@ -176,7 +176,7 @@ void* CudaSession::workspace(const Entered& entered, CUstream stream, std::size_
   std::erase_if(scratch_, [&](const Scratch& s) {  // of a context that is gone
     return s.context.address == entered.context().address && s.context.id != entered.context().id;
   });
-  // At least twice as much as before, so that all that is kept is at most twice what is needed.
+  // At least twice as much as before, so that all that is kept is at most four times what is needed.
   for (const Scratch& s : scratch_) {
     if (s.context.id == entered.context().id && s.stream == stream) bytes = std::max(bytes, 2 * s.bytes);
   }

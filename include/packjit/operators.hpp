@@ -26,6 +26,7 @@ struct Shape {
   std::int64_t groups = 1;  ///< of B and C
   std::int64_t max_sequences = 0, max_seqlen = 0;
   Layout layout = Layout::token_major;
+  bool caller_workspace = false;  ///< calls will bring their own, so that preparing takes none
 };
 
 /// A preparation on a worker thread of the library. One thread may use it at a time. Destroying it does not wait.
@@ -44,8 +45,8 @@ class Preparation {
 /// same options may share one. Movable, not copyable.
 class PackedOperator {
  public:
-  /// Generates, compiles and loads what calls of this shape need, and takes the library's workspace for `stream`.
-  /// Afterwards such calls can be captured and cost little.
+  /// Generates, compiles and loads what calls of this shape need, and takes the library's workspace for `stream` where
+  /// they bring none. Afterwards such calls can be captured and cost little.
   Status prepare(const Shape& shape, Directions directions = Directions::both, Stream stream = nullptr) const {
     const packjit_shape wanted = c_shape(shape);
     return Status(packjit_operator_prepare(handle_.get(), stream, static_cast<std::int32_t>(directions), &wanted));
@@ -82,8 +83,15 @@ class PackedOperator {
  protected:
   explicit PackedOperator(packjit_operator* handle) : handle_(handle) {}
   static packjit_shape c_shape(const Shape& shape) {
-    return {sizeof(packjit_shape), shape.batch,         shape.seqlen,     shape.dim,
-            shape.groups,          shape.max_sequences, shape.max_seqlen, static_cast<std::int32_t>(shape.layout)};
+    return {sizeof(packjit_shape),
+            shape.batch,
+            shape.seqlen,
+            shape.dim,
+            shape.groups,
+            shape.max_sequences,
+            shape.max_seqlen,
+            static_cast<std::int32_t>(shape.layout),
+            shape.caller_workspace ? 1 : 0};
   }
   static std::int32_t on_off(bool on) { return on ? PACKJIT_ON : PACKJIT_OFF; }
   /// Calls run(operator, stream, map, tensors, workspace or null).

@@ -197,12 +197,14 @@ typedef struct {
   size_t struct_size;
   int64_t batch, seqlen, dim;
   int64_t groups;                    /* of B and C; 0 is 1 */
-  int64_t max_sequences, max_seqlen; /* as in the maps that will come; 0: as many and as long as there can be */
+  int64_t max_sequences, max_seqlen; /* as in the maps that will come: kernels are chosen by them */
   int32_t layout;                    /* of the activations: PACKJIT_TOKEN_MAJOR... */
+  int32_t caller_workspace;          /* 1: calls will bring their own, so that preparing takes none */
 } packjit_shape;
 
 /* Generates, compiles and loads what `directions` (PACKJIT_FORWARD, PACKJIT_BACKWARD or both, added) need for such
- * calls, and takes the library's workspace for `stream`. Afterwards such calls can be captured, and cost little. */
+ * calls, and takes the library's workspace for `stream` where they bring none. Afterwards such calls can be captured,
+ * and cost little. */
 PACKJIT_API packjit_status packjit_operator_prepare(packjit_operator* op, void* stream, int32_t directions,
                                                     const packjit_shape* shape);
 

@@ -33,6 +33,7 @@ struct FakeDriver::State {
   std::set<void*> memory;
   Counts counts;
   std::atomic<bool> slow_attributes = false;
+  int refused_images = 0;
 };
 
 namespace {
@@ -193,6 +194,10 @@ CUresult fake_module_load(CUmodule* module, const void*, unsigned, CUjit_option*
   const auto lock = enter();
   unsafe_call();
   if (!has_context()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (state->refused_images > 0) {
+    --state->refused_images;
+    return CUDA_ERROR_NO_BINARY_FOR_GPU;
+  }
   auto made = std::make_unique<State::FakeModule>(State::FakeModule{as_context(current())->id});
   *module = reinterpret_cast<CUmodule>(made.get());
   state->modules.emplace(made.get(), std::move(made));
@@ -330,6 +335,11 @@ void FakeDriver::begin_capture(CUstream stream) {
 }
 
 void FakeDriver::change_attributes_slowly() { state_->slow_attributes = true; }
+
+void FakeDriver::refuse_images(int count) {
+  const std::lock_guard lock(state_->mutex);
+  state_->refused_images = count;
+}
 
 bool FakeDriver::end_capture(CUstream stream) {
   const std::lock_guard lock(state_->mutex);

@@ -40,6 +40,9 @@ class FakeDriver {
   /// From now on every change of a kernel's attributes takes some milliseconds.
   void change_attributes_slowly();
 
+  /// So many of the images that are loaded next are refused, as those of another architecture are.
+  void refuse_images(int count);
+
   struct Counts {
     int calls = 0;     ///< of any function that the real driver would be entered for
     int launches = 0;  ///< on streams that are not captured

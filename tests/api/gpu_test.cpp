@@ -130,7 +130,7 @@ HostTensor positions_of(const Case& c) {
 }
 
 packjit_shape scan_shape() {
-  return {sizeof(packjit_shape), 1, kSeqlen, kDim, 1, kMostSequences, kSeqlen, PACKJIT_TOKEN_MAJOR};
+  return {sizeof(packjit_shape), 1, kSeqlen, kDim, 1, kMostSequences, kSeqlen, PACKJIT_TOKEN_MAJOR, 0};
 }
 
 /// Forward and backward of a scan with a map that the GPU builds.

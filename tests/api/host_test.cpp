@@ -22,7 +22,8 @@ static_assert(sizeof(packjit_tensor) == 88 && offsetof(packjit_tensor, shape) ==
               offsetof(packjit_tensor, stride) == 56);
 static_assert(sizeof(packjit_map_options) == 48 && sizeof(packjit_map_info) == 32);
 static_assert(sizeof(packjit_operator_options) == 64 && offsetof(packjit_operator_options, d_state) == 32);
-static_assert(sizeof(packjit_shape) == 64 && offsetof(packjit_shape, layout) == 56 && sizeof(packjit_workspace) == 24);
+static_assert(sizeof(packjit_shape) == 64 && offsetof(packjit_shape, caller_workspace) == 60 &&
+              sizeof(packjit_workspace) == 24);
 static_assert(sizeof(packjit_conv1d_forward_tensors) == 56 && sizeof(packjit_conv1d_backward_tensors) == 88);
 static_assert(sizeof(packjit_ssm_forward_tensors) == 104 && sizeof(packjit_ssm_backward_tensors) == 176);
 
@@ -216,7 +217,7 @@ TEST_F(Host, OperatorsMapsAndDevicesHaveToBelongTogether) {
 
 TEST_F(Host, WorkspaceOfTheCallerHasToBeLargeEnoughAndAligned) {
   const OperatorHandle op = make_operator(device, SmallConvolution::options());
-  const packjit_shape shape{sizeof(shape), 1, 8, 1, 1, 2, 8, PACKJIT_TOKEN_MAJOR};
+  const packjit_shape shape{sizeof(shape), 1, 8, 1, 1, 2, 8, PACKJIT_TOKEN_MAJOR, 0};
   std::size_t bytes = 1;
   ASSERT_DONE(packjit_operator_workspace_bytes(op.get(), PACKJIT_BACKWARD, &shape, &bytes));
   ASSERT_GT(bytes, 0U);
@@ -247,11 +248,11 @@ TEST_F(Host, WorkspaceOfTheCallerHasToBeLargeEnoughAndAligned) {
 
 TEST_F(Host, AbsurdSizesAreRefused) {
   const OperatorHandle op = make_operator(device, SmallConvolution::options());
-  packjit_shape shape{sizeof(shape), 1 << 20, 1 << 30, std::int64_t{1} << 40, 1, 2, 8, PACKJIT_TOKEN_MAJOR};
+  packjit_shape shape{sizeof(shape), 1 << 20, 1 << 30, std::int64_t{1} << 40, 1, 2, 8, PACKJIT_TOKEN_MAJOR, 0};
   packjit_tensor tensor_of{sizeof(tensor_of), nullptr, 0, 0, {}, {}};
   EXPECT_EQ(packjit_operator_describe(op.get(), PACKJIT_FORWARD, &shape, "x", &tensor_of), PACKJIT_BAD_ARGUMENT);
   EXPECT_EQ(packjit_operator_prepare(op.get(), nullptr, PACKJIT_FORWARD, &shape), PACKJIT_BAD_ARGUMENT);
-  shape = {sizeof(shape), 1, 8, 0, 1, 2, 8, PACKJIT_TOKEN_MAJOR};
+  shape = {sizeof(shape), 1, 8, 0, 1, 2, 8, PACKJIT_TOKEN_MAJOR, 0};
   EXPECT_EQ(packjit_operator_prepare(op.get(), nullptr, PACKJIT_FORWARD, &shape), PACKJIT_BAD_ARGUMENT);
   EXPECT_TRUE(says("dim is 0")) << packjit_last_error();
 #if !defined(PACKJIT_SANITIZE)  // which end a program that asks for so much
@@ -270,7 +271,7 @@ TEST_F(Host, EveryThreadHasItsOwnMessage) {
 
 TEST_F(Host, SixteenThreadsPrepareAndRunAtOnce) {
   const OperatorHandle op = make_operator(device, SmallConvolution::options());
-  const packjit_shape shape{sizeof(shape), 1, 8, 1, 1, 2, 8, PACKJIT_TOKEN_MAJOR};
+  const packjit_shape shape{sizeof(shape), 1, 8, 1, 1, 2, 8, PACKJIT_TOKEN_MAJOR, 0};
   std::vector<std::thread> threads;
   for (int i = 0; i < 16; ++i) {
     threads.emplace_back([&] {
@@ -297,7 +298,7 @@ TEST_F(Host, K38_HostExecutionGoesOnInAForkedProcess) {
 #endif
   const OperatorHandle op = make_operator(device, SmallConvolution::options());
   const MapHandle map = map_from_positions(device, conv.positions);
-  const packjit_shape shape{sizeof(shape), 1, 8, 1, 1, 2, 8, PACKJIT_TOKEN_MAJOR};
+  const packjit_shape shape{sizeof(shape), 1, 8, 1, 1, 2, 8, PACKJIT_TOKEN_MAJOR, 0};
   const auto prepare_and_run = [&] {
     packjit_task* task = nullptr;
     std::ranges::fill(conv.out, -1.0F);
@@ -322,7 +323,7 @@ TEST_F(Host, K38_HostExecutionGoesOnInAForkedProcess) {
 
 TEST_F(Host, HandlesMayGoWhileAPreparationIsUnderWay) {
   OperatorHandle op = make_operator(device, SmallConvolution::options());
-  const packjit_shape shape{sizeof(shape), 1, 8, 1, 1, 2, 8, PACKJIT_TOKEN_MAJOR};
+  const packjit_shape shape{sizeof(shape), 1, 8, 1, 1, 2, 8, PACKJIT_TOKEN_MAJOR, 0};
   packjit_task* task = nullptr;
   ASSERT_DONE(packjit_operator_prepare_start(op.get(), nullptr, PACKJIT_FORWARD, &shape, &task));
   packjit_task_release(task);

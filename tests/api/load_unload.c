@@ -29,7 +29,7 @@ static int use(const char* path) {
   packjit_operator_options what = {.struct_size = sizeof(what), .op = PACKJIT_CONV1D_PACK, .dtype = PACKJIT_FP32};
   what.bias = what.silu = PACKJIT_OFF;
   packjit_map_options batch = {.struct_size = sizeof(batch), .form = PACKJIT_ROWS, .batch = 1, .seqlen = 4};
-  packjit_shape shape = {sizeof(shape), 1, 4, 1, 1, 1, 4, 0};
+  packjit_shape shape = {sizeof(shape), 1, 4, 1, 1, 1, 4, PACKJIT_TOKEN_MAJOR, 0};
   float x[] = {1, 2, 3, 4}, weight[] = {0, 0, 0, 2}, out[4] = {0};
   packjit_tensor tx = {sizeof(tx), x, PACKJIT_FP32, 3, {1, 4, 1}, {4, 1, 1}}, to = tx;
   packjit_tensor tw = {sizeof(tw), weight, PACKJIT_FP32, 2, {1, 4}, {4, 1}};

@@ -19,10 +19,15 @@ class Runner {
  public:
   explicit Runner(const Case& check_case)
       : case_(check_case), device_(open_host()), op_(make_operator(device_, options_of(check_case))) {
-    shape_ = {sizeof(shape_), c().batch(),
-              c().seqlen(),   c().dim,
-              c().groups,     static_cast<std::int64_t>(checking::sequences_of(c()).size()),
-              c().seqlen(),   c().layout == Layout::channel_major ? PACKJIT_CHANNEL_MAJOR : PACKJIT_TOKEN_MAJOR};
+    shape_ = {sizeof(shape_),
+              c().batch(),
+              c().seqlen(),
+              c().dim,
+              c().groups,
+              static_cast<std::int64_t>(checking::sequences_of(c()).size()),
+              c().seqlen(),
+              c().layout == Layout::channel_major ? PACKJIT_CHANNEL_MAJOR : PACKJIT_TOKEN_MAJOR,
+              0};
   }
 
   void make_map(bool on_device) {

@@ -45,17 +45,20 @@ struct SmallScan {
     o.op = PACKJIT_SSM_PACK;
     return o;
   }
-  [[nodiscard]] packjit_shape shape() const { return {sizeof(packjit_shape), 1, seqlen, dim, 1, 2, seqlen, 0}; }
+  [[nodiscard]] packjit_shape shape() const {
+    return {sizeof(packjit_shape), 1, seqlen, dim, 1, 2, seqlen, PACKJIT_TOKEN_MAJOR, 0};
+  }
   packjit_status forward(packjit_operator* op, const packjit_map* map, void* stream) const {
     const packjit_ssm_forward_tensors t{sizeof(t), &u,          &delta,  &A,   &B,      &C,     &D,
                                         &z,        &delta_bias, nullptr, &out, nullptr, nullptr};
     return packjit_ssm_forward(op, stream, map, &t, nullptr);
   }
-  packjit_status backward(packjit_operator* op, const packjit_map* map, void* stream) const {
+  packjit_status backward(packjit_operator* op, const packjit_map* map, void* stream,
+                          const packjit_workspace* workspace = nullptr) const {
     const packjit_ssm_backward_tensors t{sizeof(t),   &u,      &delta, &A,      &B,           &C,     &D,      &z,
                                          &delta_bias, nullptr, &dout,  nullptr, nullptr,      &du,    &ddelta, &dA,
                                          &dB,         &dC,     &dD,    &dz,     &ddelta_bias, nullptr};
-    return packjit_ssm_backward(op, stream, map, &t, nullptr);
+    return packjit_ssm_backward(op, stream, map, &t, workspace);
   }
   alignas(256) static inline char memory[256];
   std::int64_t seqlen, dim;
@@ -336,6 +339,19 @@ TEST_F(Sessions, AFailedCompileIsNotKept) {
   EXPECT_DONE(conv.run(op.get(), map.get()));
 }
 
+TEST_F(Sessions, K33_RefusedImagesFallBackThenTheMessageSaysWhatIsBehind) {
+  const DeviceHandle device = open(0);
+  const OperatorHandle op = make_operator(device, SmallConvolution::options());
+  SmallConvolution conv;
+  const MapHandle map = map_from_positions(device, conv.positions);
+  fake.refuse_images(2);  // the cubin and the PTX
+  EXPECT_EQ(conv.run(op.get(), map.get()), PACKJIT_ENVIRONMENT);
+  const std::string message = packjit_last_error();
+  EXPECT_TRUE(message.find("a fake GPU") != std::string::npos || message.find("NVRTC") != std::string::npos) << message;
+  fake.refuse_images(1);
+  EXPECT_DONE(conv.run(op.get(), map.get()));
+}
+
 TEST_F(Sessions, EverythingIsGivenBack) {
   {
     const DeviceHandle device = open(0);
@@ -360,6 +376,24 @@ TEST_F(Sessions, WorkspaceThatGraphsMayHoldStaysValid) {
   const int frees = fake.counts().frees;
   EXPECT_DONE(wide.backward(op.get(), map.get(), kStream));
   EXPECT_EQ(fake.counts().frees, frees);
+}
+
+TEST_F(Sessions, WorkspaceOfTheCallerIsEnoughInACapture) {
+  const DeviceHandle device = open(0);
+  const OperatorHandle op = make_operator(device, SmallScan::options());
+  const SmallScan scan(16);
+  packjit_shape shape = scan.shape();
+  shape.caller_workspace = 1;
+  ASSERT_DONE(packjit_operator_prepare(op.get(), kStream, PACKJIT_BACKWARD, &shape));
+  EXPECT_EQ(fake.counts().allocations, 0);
+  std::size_t bytes = 0;
+  ASSERT_DONE(packjit_operator_workspace_bytes(op.get(), PACKJIT_BACKWARD, &shape, &bytes));
+  const packjit_workspace workspace{sizeof(workspace), SmallScan::memory, bytes};
+  const MapHandle map = map_from_positions(device, kPositions, kStream, 2, 16);
+  fake.begin_capture(static_cast<CUstream>(kStream));
+  EXPECT_EQ(scan.backward(op.get(), map.get(), kStream), PACKJIT_NOT_PREPARED_IN_CAPTURE);
+  EXPECT_DONE(scan.backward(op.get(), map.get(), kStream, &workspace));
+  EXPECT_TRUE(fake.end_capture(static_cast<CUstream>(kStream)));
 }
 
 TEST_F(Sessions, K38_AForkedProcessIsToldSo) {
