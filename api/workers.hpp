@@ -1,11 +1,7 @@
 #pragma once
 
-#include <condition_variable>
-#include <deque>
+#include <atomic>
 #include <functional>
-#include <mutex>
-#include <thread>
-#include <vector>
 
 namespace packjit::api {
 
@@ -21,16 +17,9 @@ class Workers {
   void add(std::function<void()> task);
 
  private:
-  void serve();
-  void forget_threads_of_parent();
-
-  unsigned forks_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> tasks_;
-  std::size_t idle_ = 0;
-  bool ending_ = false;
-  std::vector<std::thread> threads_;
+  struct Team;
+  Team& team();
+  std::atomic<Team*> team_;
 };
 
 }  // namespace packjit::api
