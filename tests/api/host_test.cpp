@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <limits>
 #include <thread>
 
@@ -80,6 +81,24 @@ TEST_F(Host, DescribesItself) {
   EXPECT_STREQ(info.arch, "host");
   EXPECT_STREQ(packjit_status_name(PACKJIT_NOT_PREPARED_IN_CAPTURE), "not_prepared_in_capture");
   EXPECT_STREQ(packjit_status_name(99), "unknown");
+}
+
+TEST(Opening, SaysWhatTheMachineLacks) {
+  packjit_device* device = nullptr;
+  packjit_device_options options{sizeof(options), PACKJIT_HOST, 0};
+  setenv("PACKJIT_HOST_COMPILER", "/no/such/compiler", 1);
+  EXPECT_EQ(packjit_device_open(&options, &device), PACKJIT_ENVIRONMENT);
+  EXPECT_TRUE(says("/no/such/compiler") && says("PACKJIT_HOST_COMPILER")) << packjit_last_error();
+  unsetenv("PACKJIT_HOST_COMPILER");
+  EXPECT_EQ(device, nullptr);
+  options.kind = 99;
+  EXPECT_EQ(packjit_device_open(&options, &device), PACKJIT_BAD_ARGUMENT);
+  EXPECT_TRUE(says("kind is 99")) << packjit_last_error();
+  // A GPU that no machine has; on a machine without any, the driver.
+  options = {sizeof(options), PACKJIT_GPU, 4096};
+  EXPECT_EQ(packjit_device_open(&options, &device), PACKJIT_ENVIRONMENT);
+  EXPECT_TRUE(says("no GPU")) << packjit_last_error();
+  EXPECT_EQ(device, nullptr);
 }
 
 TEST_F(Host, BadBoundariesNameTheToken) {
