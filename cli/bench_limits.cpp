@@ -42,8 +42,8 @@ double exponentials_per_element(const Spec& spec) {
   const int passes = recomputes_states(spec) ? 2 : 1;
   int count = passes * spec.values["d_state"];  // decays exp(dt * A)
   if (spec.values["softplus"] != 0) {
-    // The derivative shares the exponential and has a reciprocal of its own.
-    count += passes * kExponentialAndReciprocal + (is_backward(spec.op) ? 1 : 0);
+    // One exponential; the derivative shares it and has a reciprocal of its own.
+    count += passes + (is_backward(spec.op) ? 1 : 0);
   }
   if (spec.values["z"] != 0) count += kExponentialAndReciprocal;  // silu; its derivative shares both
   return count;

@@ -17,4 +17,5 @@ if(PACKJIT_TESTS)
   find_package(GTest REQUIRED)
 endif()
 
-target_link_libraries(packjit_options INTERFACE fmt::fmt)
+# Of fmt the headers alone: distributions have it as a shared library only, and what is installed depends on none.
+target_link_libraries(packjit_options INTERFACE fmt::fmt-header-only)

@@ -21,11 +21,11 @@ FieldValues::FieldValues(std::span<const Field> table) : table_(table) {
 }
 
 std::size_t FieldValues::index(std::string_view name) const {
-  std::string names;
   for (std::size_t i = 0; i < table_.size(); ++i) {
     if (table_[i].name == name) return i;
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", table_[i].name);
   }
+  std::string names;
+  for (const Field& field : table_) names += fmt::format("{}{}", names.empty() ? "" : ", ", field.name);
   throw std::invalid_argument(fmt::format("there is no field '{}' here; the fields are {}", name, names));
 }
 

@@ -11,6 +11,7 @@
 
 #include "runtime/compile_cache.hpp"
 #include "runtime/cuda_context.hpp"
+#include "runtime/cuda_launch.hpp"
 #include "runtime/cuda_memory.hpp"
 #include "runtime/cuda_module.hpp"
 #include "runtime/errors.hpp"
@@ -81,7 +82,7 @@ std::shared_ptr<const Module> CudaDevice::State::compile_and_load(const Source& 
     if (generated) throw std::logic_error("generated source does not compile. " + describe_failure(images));
     throw std::invalid_argument(describe_failure(images));
   }
-  return std::make_shared<const CudaModule>(context, images, *nvrtc);
+  return std::make_shared<const CudaModule>(context, images);
 }
 
 CudaDevice::CudaDevice(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -176,29 +177,10 @@ void CudaDevice::launch(const Module& module, const KernelLaunch& launch, std::s
   const CudaModule& own = own_module(module, context);
   if (!own.has_used(launch.entry, launch.shared_bytes)) state_->refuse_in_capture("loading kernel " + launch.entry);
   CUfunction function = own.function(launch.entry, launch.shared_bytes);
-  // The driver copies the argument during the call and does not change it.
-  void* parameters[] = {const_cast<std::byte*>(argument.data())};
-  CUlaunchAttribute early{};
-  early.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-  early.value.programmaticStreamSerializationAllowed = 1;
-  CUlaunchConfig config{};
-  config.gridDimX = launch.grid_x;
-  config.gridDimY = launch.grid_y;
-  config.gridDimZ = 1;
-  config.blockDimX = launch.block;
-  config.blockDimY = 1;
-  config.blockDimZ = 1;
-  config.sharedMemBytes = launch.shared_bytes;
-  config.hStream = context.stream();
-  config.attrs = &early;
-  config.numAttrs = launch.early ? 1 : 0;
-  const CUresult status = context.driver().launch_kernel(&config, function, parameters, nullptr);
+  const CUresult status = launch_kernel(context.driver(), function, context.stream(), launch, argument);
   if (status != CUDA_SUCCESS) {
-    throw std::runtime_error(fmt::format(
-        "could not launch kernel {} with grid {} x {}, block {}, {} bytes of shared "
-        "memory on {}: {}{}",
-        launch.entry, launch.grid_x, launch.grid_y, launch.block, launch.shared_bytes, context.info().name,
-        context.driver().describe(status), state_->launched.empty() ? "" : " (an earlier kernel may have failed)"));
+    throw DriverError(describe_launch_failure(context.driver(), status, launch, context.info().name) +
+                      (state_->launched.empty() ? "" : " (an earlier kernel may have failed)"));
   }
   std::vector<std::string>& names = state_->launched;
   if (std::find(names.begin(), names.end(), launch.entry) == names.end()) names.push_back(launch.entry);

@@ -15,9 +15,6 @@
 namespace packjit {
 namespace {
 
-// Bytes of dynamic shared memory that every kernel may use without asking.
-constexpr std::uint32_t kSharedWithoutAsking = 48 * 1024;
-
 bool is_refusal(CUresult status) {
   switch (status) {
     case CUDA_ERROR_INVALID_IMAGE:
@@ -45,14 +42,12 @@ CUresult load_image(const Driver& driver, CUmodule* module, const std::string& i
 
 }  // namespace
 
-CudaModule::CudaModule(std::shared_ptr<const CudaContext> context, const CompileResult& images, const Nvrtc& nvrtc)
-    : context_(std::move(context)) {
-  const Driver& driver = context_->driver();
-  const CudaContext::Current current(*context_);
+CUmodule load_images(const Driver& driver, const DeviceInfo& gpu, const CompileResult& images) {
+  CUmodule module = nullptr;
   std::string log;
   std::vector<std::string> refusals;
   const auto load = [&](const std::string& image) {
-    const CUresult status = load_image(driver, &module_, image, log);
+    const CUresult status = load_image(driver, &module, image, log);
     if (status == CUDA_SUCCESS) return true;
     if (!is_refusal(status)) driver.check(status, "load a compiled kernel");
     refusals.push_back(driver.describe(status));
@@ -64,11 +59,33 @@ CudaModule::CudaModule(std::shared_ptr<const CudaContext> context, const Compile
                fmt::format("the driver refuses the cubin for {} ({}) and translates its PTX", images.arch, refusals[0]),
                {}});
   }
-  if (loaded) return;
-  const Versions versions{driver.version, nvrtc.version(), context_->info().name, context_->info().arch, nvrtc.archs()};
+  if (loaded) return module;
+  const auto nvrtc = Nvrtc::shared();
+  const Versions versions{driver.version, nvrtc->version(), gpu.name, gpu.arch, nvrtc->archs()};
   throw EnvironmentError(fmt::format("the driver refuses the kernel compiled for {}: cubin: {}; PTX: {}. {}{}{}",
                                      images.arch, refusals.at(0), refusals.at(1), which_is_behind(versions),
                                      log.empty() ? "" : "\n", log));
+}
+
+void allow_shared(const Driver& driver, const DeviceInfo& gpu, CUfunction function, const std::string& entry,
+                  std::uint32_t shared_bytes) {
+  int fixed = 0;
+  driver.check(driver.function_attribute(&fixed, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function),
+               "read a kernel's shared memory");
+  if (fixed + std::int64_t{shared_bytes} > gpu.shared_bytes_per_block) {
+    throw std::invalid_argument(
+        fmt::format("kernel {} needs {} bytes of shared memory a block; {} ({}) has {}. Choose a smaller config", entry,
+                    fixed + std::int64_t{shared_bytes}, gpu.name, gpu.arch, gpu.shared_bytes_per_block));
+  }
+  driver.check(driver.function_set_attribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                             static_cast<int>(shared_bytes)),
+               "raise a kernel's shared memory");
+}
+
+CudaModule::CudaModule(std::shared_ptr<const CudaContext> context, const CompileResult& images)
+    : context_(std::move(context)) {
+  const CudaContext::Current current(*context_);
+  module_ = load_images(context_->driver(), context_->info(), images);
 }
 
 CudaModule::~CudaModule() {
@@ -99,18 +116,7 @@ CUfunction CudaModule::function(const std::string& entry, std::uint32_t shared_b
     kernel.shared_allowed = kSharedWithoutAsking;
   }
   if (shared_bytes <= kernel.shared_allowed) return kernel.function;
-  int fixed = 0;
-  driver.check(driver.function_attribute(&fixed, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, kernel.function),
-               "read a kernel's shared memory");
-  if (fixed + std::int64_t{shared_bytes} > context_->info().shared_bytes_per_block) {
-    throw std::invalid_argument(
-        fmt::format("kernel {} needs {} bytes of shared memory a block; {} ({}) has {}. Choose a smaller config", entry,
-                    fixed + std::int64_t{shared_bytes}, context_->info().name, context_->info().arch,
-                    context_->info().shared_bytes_per_block));
-  }
-  driver.check(driver.function_set_attribute(kernel.function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                             static_cast<int>(shared_bytes)),
-               "raise a kernel's shared memory");
+  allow_shared(driver, context_->info(), kernel.function, entry, shared_bytes);
   kernel.shared_allowed = shared_bytes;
   return kernel.function;
 }

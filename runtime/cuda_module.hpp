@@ -10,12 +10,23 @@
 
 namespace packjit {
 
+/// Bytes of dynamic shared memory that every kernel may use without asking.
+inline constexpr std::uint32_t kSharedWithoutAsking = 48 * 1024;
+
+/// Loads the cubin, or the PTX where the driver refuses it, into the current context. Throws EnvironmentError naming
+/// the driver's version, NVRTC's, the GPU and which of them is behind when it refuses both.
+[[nodiscard]] CUmodule load_images(const Driver& driver, const DeviceInfo& gpu, const CompileResult& images);
+
+/// Lets a kernel use that much dynamic shared memory, which replaces what it was allowed before. Throws
+/// std::invalid_argument when the GPU does not have as much.
+void allow_shared(const Driver& driver, const DeviceInfo& gpu, CUfunction function, const std::string& entry,
+                  std::uint32_t shared_bytes);
+
 /// A loaded image and its kernels. Internal. Not thread-safe; keeps its context alive.
 class CudaModule final : public Module {
  public:
-  /// Loads the cubin, or the PTX where the driver refuses it. Throws EnvironmentError naming the driver's version,
-  /// NVRTC's, the GPU and which of them is behind when it refuses both.
-  CudaModule(std::shared_ptr<const CudaContext> context, const CompileResult& images, const Nvrtc& nvrtc);
+  /// Throws what load_images() does.
+  CudaModule(std::shared_ptr<const CudaContext> context, const CompileResult& images);
   CudaModule(const CudaModule&) = delete;
   CudaModule& operator=(const CudaModule&) = delete;
   ~CudaModule() override;

@@ -56,6 +56,8 @@ class Device {
   [[nodiscard]] virtual std::shared_ptr<const Module> load(const Spec& spec, const Config& config) = 0;
   /// Compiles and loads source text as it stands, for hand-edited kernels (CUDA C++ for a GPU, host form for host).
   [[nodiscard]] virtual std::shared_ptr<const Module> load_text(const std::string& text) = 0;
+  /// Does what a first launch would do before it launches, so that launch() does only that. Nothing by default.
+  virtual void resolve(const Module& /*module*/, std::span<const KernelLaunch> /*launches*/) {}
   /// `argument` is the kernel's one parameter, a struct passed by value.
   virtual void launch(const Module& module, const KernelLaunch& launch, std::span<const std::byte> argument) = 0;
   virtual void synchronize() = 0;

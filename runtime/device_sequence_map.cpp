@@ -64,6 +64,7 @@ DeviceSequenceMap::DeviceSequenceMap(Device& device, Form form, ElementType type
   plan_ = plan(spec, config, problem);
   workspace_ = Buffer(device, static_cast<std::size_t>(plan_.workspace_bytes));
   module_ = device.load(spec, config);
+  device.resolve(*module_, plan_.launches);
 
   const MapWorkspace space = map_workspace(spec, config, problem);
   auto* memory = static_cast<std::byte*>(workspace_.data());

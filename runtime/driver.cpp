@@ -26,6 +26,9 @@ std::unique_ptr<const Driver> open_driver() {
   if (!driver->file.load(driver->member, symbol)) missing = symbol;
   PACKJIT_DRIVER_FUNCTIONS(PACKJIT_BIND)
 #undef PACKJIT_BIND
+#define PACKJIT_BIND_OPTIONAL(member, declaration, symbol) driver->file.load(driver->member, symbol);
+  PACKJIT_OPTIONAL_DRIVER_FUNCTIONS(PACKJIT_BIND_OPTIONAL)
+#undef PACKJIT_BIND_OPTIONAL
   if (missing != nullptr) {
     throw EnvironmentError(
         fmt::format("the NVIDIA driver at {} is too old or only a stub: it lacks {}; install a driver "
@@ -77,7 +80,7 @@ std::string Driver::describe(CUresult result) const {
 }
 
 void Driver::check(CUresult result, const char* action) const {
-  if (result != CUDA_SUCCESS) throw std::runtime_error(fmt::format("could not {}: {}", action, describe(result)));
+  if (result != CUDA_SUCCESS) throw DriverError(fmt::format("could not {}: {}", action, describe(result)));
 }
 
 }  // namespace packjit

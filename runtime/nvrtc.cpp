@@ -99,10 +99,11 @@ std::shared_ptr<const Nvrtc> Nvrtc::find() {
 
 std::shared_ptr<const Nvrtc> Nvrtc::shared() {
   static std::mutex mutex;
-  static std::shared_ptr<const Nvrtc> found;
+  // Never destroyed: threads may still compile while the process ends.
+  static auto* const kFound = new std::shared_ptr<const Nvrtc>;
   const std::lock_guard lock(mutex);
-  if (found == nullptr) found = find();
-  return found;
+  if (*kFound == nullptr) *kFound = find();
+  return *kFound;
 }
 
 const std::string& Nvrtc::path() const { return library_->file.path(); }

@@ -52,7 +52,7 @@ std::vector<SequenceItem> stretches_of(const SequenceMap& map) {
 }
 
 /// The map must be stored as the kernels read it.
-void check_storage(const Spec& spec, const Config& config, const MappedSequences& sequences) {
+void check_storage(const Spec& spec, const Config& config, const MapShape& sequences) {
   const auto refuse = [&](const std::string& reader, MapStorage expected) {
     throw std::invalid_argument(fmt::format("{}: the map is stored as {}, but {} reads {}; build it with that storage",
                                             name_of(spec.op), kMapLabels[static_cast<std::size_t>(sequences.storage)],
@@ -192,13 +192,20 @@ void check_promises(const Spec& spec, const Config& config, const TensorViews& t
 
 }  // namespace
 
+MapShape shape_of(const MapLimits& limits, MapStorage storage) {
+  const std::int64_t items = most_items(limits.batch, limits.max_sequences);
+  return {storage,       limits.batch,
+          limits.seqlen, limits.max_sequences,
+          items,         items + limits.batch * limits.seqlen / SEGMENT_TOKENS};
+}
+
 MappedSequences::MappedSequences(Device& device, const SequenceMap& map, MapStorage map_storage)
-    : storage(map_storage),
-      batch(map.batch),
-      seqlen(map.seqlen),
-      n_sequences(map.n_sequences),
-      items(static_cast<std::int64_t>(map.items.size())),
-      segments(static_cast<std::int64_t>(map.segments.size())),
+    : MapShape{map_storage,
+               map.batch,
+               map.seqlen,
+               map.n_sequences,
+               static_cast<std::int64_t>(map.items.size()),
+               static_cast<std::int64_t>(map.segments.size())},
       item_list(copy_to(device, map.items)),
       segment_list(copy_to(device, map.segments)) {
   if (storage == MapStorage::positions) {
@@ -219,12 +226,7 @@ MappedSequences::MappedSequences(Device& device, const SequenceMap& map, MapStor
 }
 
 MappedSequences::MappedSequences(Device& device, const MapLimits& limits, MapStorage map_storage)
-    : storage(map_storage),
-      batch(limits.batch),
-      seqlen(limits.seqlen),
-      n_sequences(limits.max_sequences),
-      items(most_items(limits.batch, limits.max_sequences)),
-      segments(items + batch * seqlen / SEGMENT_TOKENS),
+    : MapShape(shape_of(limits, map_storage)),
       item_list(device, static_cast<std::size_t>(items) * sizeof(SequenceItem)),
       segment_list(device, static_cast<std::size_t>(segments) * sizeof(SequenceItem)),
       stretches(device, static_cast<std::size_t>(items) * sizeof(SequenceItem)),
@@ -289,26 +291,33 @@ void specialise(Spec& spec, Config& config, const TensorViews& tensors) {
   config.values.set("vector", vector);
 }
 
-void run_operator(Device& device, const Spec& spec, const Config& config, const TensorViews& tensors,
-                  const MappedSequences& sequences, Buffer& workspace, const Module* module) {
+CheckedCall check_call(const DeviceInfo& device, const Spec& spec, const Config& config, const TensorViews& tensors,
+                       const MapShape& map) {
   Problem problem;
-  problem.sizes = bind_sizes(spec, tensors, sequences.batch, sequences.seqlen, sequences.n_sequences);
-  problem.items = sequences.items;
-  problem.segments = sequences.segments;
+  problem.sizes = bind_sizes(spec, tensors, map.batch, map.seqlen, map.n_sequences);
+  problem.items = map.items;
+  problem.segments = map.segments;
   if (problem.sizes.batch * problem.sizes.seqlen == 0) {
-    throw std::invalid_argument(fmt::format("{}: there are no tokens: batch {}, seqlen {}", name_of(spec.op),
-                                            sequences.batch, sequences.seqlen));
+    throw std::invalid_argument(
+        fmt::format("{}: there are no tokens: batch {}, seqlen {}", name_of(spec.op), map.batch, map.seqlen));
   }
-  check_storage(spec, config, sequences);
+  check_storage(spec, config, map);
   check_promises(spec, config, tensors);
-  const Plan launches = plan(spec, config, problem);
-  for (const KernelLaunch& launch : launches.launches) {
-    if (launch.shared_bytes > device.info().shared_bytes_per_block) {
-      throw std::invalid_argument(fmt::format(
-          "{} with config {}: a block needs {} bytes of shared memory, and {} has {}", launch.entry,
-          config.values.text(), launch.shared_bytes, device.info().name, device.info().shared_bytes_per_block));
+  CheckedCall call{spec, config, problem, plan(spec, config, problem)};
+  for (const KernelLaunch& launch : call.plan.launches) {
+    if (launch.shared_bytes > device.shared_bytes_per_block) {
+      throw std::invalid_argument(
+          fmt::format("{} with config {}: a block needs {} bytes of shared memory, and {} has {}", launch.entry,
+                      config.values.text(), launch.shared_bytes, device.name, device.shared_bytes_per_block));
     }
   }
+  return call;
+}
+
+void run_operator(Device& device, const Spec& spec, const Config& config, const TensorViews& tensors,
+                  const MappedSequences& sequences, Buffer& workspace, const Module* module) {
+  const CheckedCall call = check_call(device.info(), spec, config, tensors, sequences);
+  const Plan& launches = call.plan;
   if (static_cast<std::int64_t>(workspace.size()) < launches.workspace_bytes) {
     workspace = Buffer();  // first free, then take
     workspace = Buffer(device, static_cast<std::size_t>(launches.workspace_bytes));
@@ -318,7 +327,8 @@ void run_operator(Device& device, const Spec& spec, const Config& config, const 
     loaded = device.load(spec, config);
     module = loaded.get();
   }
-  const KernelArgument argument = kernel_argument(spec, config, problem, tensors, sequences, workspace.data());
+  const KernelArgument argument =
+      ArgumentForm(spec, config, call.problem, tensors).with(tensors, sequences, workspace.data());
   for (const KernelLaunch& launch : launches.launches) device.launch(*module, launch, argument.bytes());
 }
 

@@ -11,20 +11,26 @@
 
 namespace packjit {
 
+/// What launches depend on of a map.
+struct MapShape {
+  MapStorage storage = MapStorage::positions;
+  std::int64_t batch = 0, seqlen = 0;
+  std::int64_t n_sequences = 0;  ///< slots: how many states there are
+  std::int64_t items = 0;        ///< the most there can be; how many there are, kernels read from the summary
+  std::int64_t segments = 0;     ///< the same, where long sequences are cut
+};
+/// Of a map with room for so much.
+[[nodiscard]] MapShape shape_of(const MapLimits& limits, MapStorage storage);
+
 /// A SequenceMap in device memory. Must not outlive its Device.
 ///
 /// Convolutions read it as their Spec field `map` says. The scan's backward reads positions only.
-struct MappedSequences {
+struct MappedSequences : MapShape {
   /// A copy.
   MappedSequences(Device& device, const SequenceMap& map, MapStorage storage = MapStorage::positions);
   /// Room for a map that DeviceSequenceMap builds.
   MappedSequences(Device& device, const MapLimits& limits, MapStorage storage = MapStorage::positions);
-  MapStorage storage;
-  std::int64_t batch, seqlen;
-  std::int64_t n_sequences;  ///< slots: how many states there are
-  std::int64_t items;        ///< the most there can be; how many there are, kernels read from the summary
-  std::int64_t segments;     ///< the same, where long sequences are cut
-  Buffer run_index, slot;    ///< of each token, as `storage` says; slot for positions only
+  Buffer run_index, slot;  ///< of each token, as `storage` says; slot for positions only
   Buffer item_list, segment_list, stretches, summary;
 };
 
@@ -40,6 +46,17 @@ struct MappedSequences {
 /// Sets spec fields that follow from tensors: layout (from strides), groups. `vector` of the Config is reduced to what
 /// strides, sizes and base addresses allow.
 void specialise(Spec& spec, Config& config, const TensorViews& tensors);
+
+/// A call that was found to fit: all that follows from sizes, strides and dtypes, but no address.
+struct CheckedCall {
+  Spec spec;
+  Config config;
+  Problem problem;
+  Plan plan;
+};
+/// Throws std::invalid_argument for tensors, a map or a Spec that do not fit each other or the device.
+[[nodiscard]] CheckedCall check_call(const DeviceInfo& device, const Spec& spec, const Config& config,
+                                     const TensorViews& tensors, const MapShape& map);
 
 /// Runs one operator on tensors in device memory: checks, generates, compiles (or finds) and launches. Outputs are
 /// written completely, padding included. Does not wait. `workspace` is grown to what the operator needs; calls that

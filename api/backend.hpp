@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "runtime/compile_for_gpu.hpp"
+#include "runtime/device.hpp"
+#include "runtime/driver.hpp"
+
+namespace packjit::api {
+
+/// What one call runs on, for the length of the call and on its thread: a context that is current and a stream, or a
+/// host scheduler that nobody else uses meanwhile.
+class Lane {
+ public:
+  Lane() = default;
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+  virtual ~Lane() = default;
+  [[nodiscard]] virtual Device& device() = 0;
+  [[nodiscard]] virtual const DeviceInfo& info() = 0;
+  /// Tells contexts apart, destroyed ones included; 0 for host execution.
+  [[nodiscard]] virtual std::uint64_t context() const = 0;
+  /// The library's own scratch memory for launches on this lane, 256-byte aligned.
+  [[nodiscard]] virtual void* workspace(std::size_t bytes) = 0;
+};
+
+/// Where a device's calls run. Thread-safe.
+class Backend {
+ public:
+  Backend() = default;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+  virtual ~Backend() = default;
+  /// `handed` is what to_hand_on() gave on another thread.
+  [[nodiscard]] virtual std::unique_ptr<Lane> enter(void* stream, void* handed = nullptr) = 0;
+  [[nodiscard]] virtual void* to_hand_on() = 0;
+  /// A device of its own, for what keeps memory: one thread may use it at a time.
+  [[nodiscard]] virtual std::unique_ptr<Device> keeper(void* stream) = 0;
+};
+
+[[nodiscard]] std::unique_ptr<Backend> host_backend();
+/// The primary context of GPU `ordinal`, or the one current on the thread that calls.
+[[nodiscard]] std::unique_ptr<Backend> cuda_backend(const Driver& driver, std::optional<int> ordinal,
+                                                    CompileForGpu compile = compile_for_gpu);
+
+}  // namespace packjit::api

@@ -1,0 +1,51 @@
+#include <utility>
+
+#include "api/backend.hpp"
+#include "runtime/cuda_session.hpp"
+#include "runtime/stream_device.hpp"
+
+namespace packjit::api {
+namespace {
+
+class CudaLane final : public Lane {
+ public:
+  CudaLane(CudaSession& session, void* stream, void* handed)
+      : session_(session),
+        stream_(static_cast<CUstream>(stream)),
+        entered_(session, static_cast<CUcontext>(handed)),
+        device_(session, stream) {}
+
+  Device& device() override { return device_; }
+  const DeviceInfo& info() override { return session_.info(); }
+  std::uint64_t context() const override { return entered_.context().id; }
+  void* workspace(std::size_t bytes) override { return session_.workspace(entered_, stream_, bytes); }
+
+ private:
+  CudaSession& session_;
+  CUstream stream_;
+  CudaSession::Entered entered_;
+  StreamDevice device_;
+};
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(const Driver& driver, std::optional<int> ordinal, CompileForGpu compile)
+      : session_(driver, ordinal, std::move(compile)) {}
+
+  std::unique_ptr<Lane> enter(void* stream, void* handed) override {
+    return std::make_unique<CudaLane>(session_, stream, handed);
+  }
+  void* to_hand_on() override { return session_.to_hand_on(); }
+  std::unique_ptr<Device> keeper(void* stream) override { return std::make_unique<StreamDevice>(session_, stream); }
+
+ private:
+  CudaSession session_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> cuda_backend(const Driver& driver, std::optional<int> ordinal, CompileForGpu compile) {
+  return std::make_unique<CudaBackend>(driver, ordinal, std::move(compile));
+}
+
+}  // namespace packjit::api

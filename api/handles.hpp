@@ -1,0 +1,32 @@
+#pragma once
+
+#include <future>
+#include <memory>
+#include <string>
+
+#include "api/backend.hpp"
+#include "api/map.hpp"
+#include "api/packed_operator.hpp"
+#include "api/status.hpp"
+#include "api/workers.hpp"
+
+// What stands behind the opaque types of the C interface.
+
+struct packjit_device {
+  explicit packjit_device(std::unique_ptr<packjit::api::Backend> place) : backend(std::move(place)) {}
+  std::unique_ptr<packjit::api::Backend> backend;
+  packjit::api::Workers workers;  // ends first: it may be preparing
+};
+
+struct packjit_map {
+  std::unique_ptr<packjit::api::Map> map;
+};
+
+struct packjit_operator {
+  packjit_device& device;
+  std::shared_ptr<packjit::api::PackedOperator> op;  // shared with preparations under way
+};
+
+struct packjit_task {
+  std::shared_future<packjit::api::Outcome> outcome;
+};

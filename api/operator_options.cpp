@@ -1,0 +1,70 @@
+#include "api/operator_options.hpp"
+
+#include <stdexcept>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "api/tensors.hpp"
+
+namespace packjit::api {
+namespace {
+
+enum class Kind { number, on_off };
+struct Option {
+  std::string_view name;   ///< of the member
+  std::string_view field;  ///< of the Spec
+  Kind kind;
+  std::int32_t packjit_operator_options::*member;
+};
+constexpr Option kOptions[] = {
+    {"conv_width", "conv_width", Kind::number, &packjit_operator_options::conv_width},
+    {"bias", "bias", Kind::on_off, &packjit_operator_options::bias},
+    {"silu", "activation", Kind::on_off, &packjit_operator_options::silu},
+    {"map_storage", "map", Kind::number, &packjit_operator_options::map_storage},
+    {"d_state", "d_state", Kind::number, &packjit_operator_options::d_state},
+    {"softplus", "softplus", Kind::on_off, &packjit_operator_options::softplus},
+    {"D", "D", Kind::on_off, &packjit_operator_options::D},
+    {"z", "z", Kind::on_off, &packjit_operator_options::z},
+    {"delta_bias", "delta_bias", Kind::on_off, &packjit_operator_options::delta_bias},
+    {"checkpoints", "checkpoints", Kind::on_off, &packjit_operator_options::checkpoints},
+    {"initial_states", "initial_states", Kind::on_off, &packjit_operator_options::initial_states},
+    {"final_states", "final_states", Kind::on_off, &packjit_operator_options::final_states},
+};
+
+/// 0 leaves the Spec's default.
+void set(Spec& spec, const Option& option, std::int32_t given) {
+  if (given == 0) return;
+  if (!spec.values.has(option.field)) {
+    throw std::invalid_argument(fmt::format("packjit_operator_options: {} is {}, but {} has no such option; leave it 0",
+                                            option.name, given,
+                                            packjit::is_scan(spec.op) ? "ssm_pack" : "conv1d_pack"));
+  }
+  if (option.kind == Kind::on_off && given != PACKJIT_OFF && given != PACKJIT_ON) {
+    throw std::invalid_argument(fmt::format(
+        "packjit_operator_options: {} is {}; expected PACKJIT_DEFAULT (0), PACKJIT_OFF (1) or PACKJIT_ON (2)",
+        option.name, given));
+  }
+  spec.values.set(option.field, option.kind == Kind::on_off ? given - PACKJIT_OFF : given);
+}
+
+}  // namespace
+
+std::pair<Spec, Spec> specs_of(const packjit_operator_options& options) {
+  if (options.op != PACKJIT_CONV1D_PACK && options.op != PACKJIT_SSM_PACK) {
+    throw std::invalid_argument(fmt::format(
+        "packjit_operator_options: op is {}; expected PACKJIT_CONV1D_PACK (1) or PACKJIT_SSM_PACK (2)", options.op));
+  }
+  const bool scan = options.op == PACKJIT_SSM_PACK;
+  std::pair specs{Spec(scan ? Operator::ssm_pack_fwd : Operator::conv1d_pack_fwd),
+                  Spec(scan ? Operator::ssm_pack_bwd : Operator::conv1d_pack_bwd)};
+  for (Spec* spec : {&specs.first, &specs.second}) {
+    if (options.dtype != 0) {
+      spec->values.set("dtype", static_cast<int>(dtype_of(element_type(options.dtype, "dtype"))));
+    }
+    for (const Option& option : kOptions) set(*spec, option, options.*option.member);
+  }
+  return specs;
+}
+
+}  // namespace packjit::api

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <vector>
+
+#include "runtime/compile_for_gpu.hpp"
+#include "runtime/device.hpp"
+#include "runtime/driver.hpp"
+#include "runtime/kernel_store.hpp"
+
+namespace packjit {
+
+/// GPUs as a host application has them: contexts and streams that it owns. Internal. Thread-safe.
+///
+/// Kernels are loaded once a context. What is warm takes no lock that compiling or loading holds, and makes no system
+/// call of its own. CudaDevice, by contrast, owns its stream and guards its memory.
+class CudaSession {
+ public:
+  /// The primary context of GPU `ordinal`, or, with none, whatever context is current on the thread that calls. Throws
+  /// EnvironmentError where there is no such GPU.
+  CudaSession(const Driver& driver, std::optional<int> ordinal, CompileForGpu compile = compile_for_gpu);
+  CudaSession(const CudaSession&) = delete;
+  CudaSession& operator=(const CudaSession&) = delete;
+  ~CudaSession();
+
+  /// The session's context, current on this thread while the object lives; the one before comes back afterwards.
+  class Entered {
+   public:
+    /// `handed` stands for the current context on threads that have none. Throws EnvironmentError in a process that was
+    /// forked since the session began, and where no context is current.
+    explicit Entered(CudaSession& session, CUcontext handed = nullptr);
+    Entered(const Entered&) = delete;
+    Entered& operator=(const Entered&) = delete;
+    ~Entered();
+    [[nodiscard]] const ContextName& context() const { return context_; }
+
+   private:
+    const Driver& driver_;
+    ContextName context_;
+    bool pushed_ = false;
+  };
+
+  [[nodiscard]] const Driver& driver() const { return driver_; }
+  /// Of the current context's GPU. The driver is asked once a GPU.
+  [[nodiscard]] const DeviceInfo& info();
+  /// The context current on this thread where that is the session's, for use as `handed` on another one.
+  [[nodiscard]] CUcontext to_hand_on() const;
+  /// Throws NotPreparedInCapture, naming `what`, where the stream is being captured. The capture stays valid.
+  void refuse_in_capture(CUstream stream, const std::string& what) const;
+
+  /// The module in the entered context; generates, compiles and loads it where that was not done. Throws
+  /// NotPreparedInCapture where it would have to and `stream` is being captured.
+  [[nodiscard]] std::shared_ptr<const ContextModule> load(const Entered& entered, CUstream stream, const Spec& spec,
+                                                          const Config& config);
+  /// Scratch memory for launches on one stream, 256-byte aligned. What was given before stays valid until the session
+  /// ends: graphs may hold it. Throws OutOfMemory, and NotPreparedInCapture where more would have to be taken.
+  [[nodiscard]] void* workspace(const Entered& entered, CUstream stream, std::size_t bytes);
+  /// Memory of the entered context. Throws OutOfMemory.
+  [[nodiscard]] CUdeviceptr allocate(std::size_t bytes);
+
+ private:
+  struct Scratch {
+    ContextName context;
+    CUstream stream;
+    CUdeviceptr memory;
+    std::size_t bytes;
+  };
+  [[nodiscard]] const Scratch* scratch_for(const Entered& entered, CUstream stream, std::size_t bytes) const;
+  [[nodiscard]] CUcontext retain();
+
+  const Driver& driver_;
+  CompileForGpu compile_;
+  unsigned forks_;
+  std::optional<CUdevice> device_;            // whose primary context it is
+  std::atomic<CUcontext> primary_ = nullptr;  // changes where the process resets the GPU
+  KernelStore kernels_;
+  mutable std::shared_mutex scratch_mutex_;
+  std::vector<Scratch> scratch_;
+  std::mutex info_mutex_;
+  std::map<CUdevice, DeviceInfo> infos_;
+};
+
+}  // namespace packjit

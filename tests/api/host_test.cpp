@@ -1,0 +1,354 @@
+// The C interface on host execution: values known beforehand, misuse, threads.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdlib>
+#include <limits>
+#include <thread>
+
+#include "tests/api/handles.hpp"
+
+namespace packjit::testing {
+namespace {
+
+bool says(const std::string& what) { return std::string(packjit_last_error()).find(what) != std::string::npos; }
+
+// The layout that programs are built with. A change here needs another number in the library's name; growing at the end
+// does not, but changes a size.
+static_assert(sizeof(packjit_device_options) == 16 && sizeof(packjit_device_info) == 168);
+static_assert(sizeof(packjit_tensor) == 88 && offsetof(packjit_tensor, shape) == 24 &&
+              offsetof(packjit_tensor, stride) == 56);
+static_assert(sizeof(packjit_map_options) == 48 && sizeof(packjit_map_info) == 32);
+static_assert(sizeof(packjit_operator_options) == 64 && offsetof(packjit_operator_options, d_state) == 32);
+static_assert(sizeof(packjit_shape) == 64 && offsetof(packjit_shape, caller_workspace) == 60 &&
+              sizeof(packjit_workspace) == 24);
+static_assert(sizeof(packjit_conv1d_forward_tensors) == 56 && sizeof(packjit_conv1d_backward_tensors) == 88);
+static_assert(sizeof(packjit_ssm_forward_tensors) == 104 && sizeof(packjit_ssm_backward_tensors) == 176);
+
+class Host : public ::testing::Test {
+ protected:
+  DeviceHandle device = open_host();
+  SmallConvolution conv;
+};
+
+TEST_F(Host, ConvolutionOfTheReadme) {
+  const OperatorHandle op = make_operator(device, SmallConvolution::options());
+  const MapHandle map = map_from_positions(device, conv.positions);
+  ASSERT_DONE(conv.run(op.get(), map.get()));
+  EXPECT_EQ(conv.out, SmallConvolution::kExpected);
+}
+
+TEST_F(Host, AllFormsSayTheSame) {
+  const OperatorHandle op = make_operator(device, SmallConvolution::options());
+  const std::vector<std::int64_t> offsets = {0, 5, 8};
+  const std::vector<std::uint16_t> labels = {7, 7, 7, 7, 7, 9, 9, 9};
+  const packjit_tensor tensors[] = {tensor(labels.data(), PACKJIT_UINT16, {1, 8}),
+                                    tensor(offsets.data(), PACKJIT_INT64, {3})};
+  for (const std::int32_t form : {PACKJIT_SEQ_IDX, PACKJIT_CU_SEQLENS}) {
+    const packjit_map_options options{sizeof(options), form, PACKJIT_POSITIONS, 1, 8, 0, 0};
+    packjit_map* made = nullptr;
+    ASSERT_DONE(packjit_map_from_host(device.get(), nullptr, &options, &tensors[form - PACKJIT_SEQ_IDX], &made));
+    const MapHandle map(made);
+    packjit_map_info info{};
+    info.struct_size = sizeof(info);
+    ASSERT_DONE(packjit_map_get_info(map.get(), &info));
+    EXPECT_EQ(info.n_sequences, 2);
+    std::ranges::fill(conv.out, -1.0F);
+    ASSERT_DONE(conv.run(op.get(), map.get()));
+    EXPECT_EQ(conv.out, SmallConvolution::kExpected);
+  }
+}
+
+TEST_F(Host, LimitsGiveSlotsThatAreNotUsed) {
+  const MapHandle map = map_from_positions(device, conv.positions, nullptr, 5, 8);
+  packjit_map_info info{};
+  info.struct_size = sizeof(info);
+  ASSERT_DONE(packjit_map_get_info(map.get(), &info));
+  EXPECT_EQ(info.n_sequences, 5);
+  const OperatorHandle op = make_operator(device, SmallConvolution::options());
+  ASSERT_DONE(conv.run(op.get(), map.get()));
+  EXPECT_EQ(conv.out, SmallConvolution::kExpected);
+}
+
+TEST_F(Host, DescribesItself) {
+  packjit_device_info info{};
+  info.struct_size = sizeof(info);
+  ASSERT_DONE(packjit_device_get_info(device.get(), &info));
+  EXPECT_EQ(info.is_host, 1);
+  EXPECT_STREQ(info.arch, "host");
+  EXPECT_STREQ(packjit_status_name(PACKJIT_NOT_PREPARED_IN_CAPTURE), "not_prepared_in_capture");
+  EXPECT_STREQ(packjit_status_name(99), "unknown");
+}
+
+TEST(Opening, SaysWhatTheMachineLacks) {
+  packjit_device* device = nullptr;
+  packjit_device_options options{sizeof(options), PACKJIT_HOST, 0};
+  setenv("PACKJIT_HOST_COMPILER", "/no/such/compiler", 1);
+  EXPECT_EQ(packjit_device_open(&options, &device), PACKJIT_ENVIRONMENT);
+  EXPECT_TRUE(says("/no/such/compiler") && says("PACKJIT_HOST_COMPILER")) << packjit_last_error();
+  unsetenv("PACKJIT_HOST_COMPILER");
+  EXPECT_EQ(device, nullptr);
+  options.kind = 99;
+  EXPECT_EQ(packjit_device_open(&options, &device), PACKJIT_BAD_ARGUMENT);
+  EXPECT_TRUE(says("kind is 99")) << packjit_last_error();
+  // A GPU that no machine has; on a machine without any, the driver.
+  options = {sizeof(options), PACKJIT_GPU, 4096};
+  EXPECT_EQ(packjit_device_open(&options, &device), PACKJIT_ENVIRONMENT);
+  EXPECT_TRUE(says("no GPU")) << packjit_last_error();
+  EXPECT_EQ(device, nullptr);
+}
+
+TEST_F(Host, BadBoundariesNameTheToken) {
+  std::vector<std::int32_t> positions = {0, 1, 5, 3};
+  const packjit_tensor values = tensor(positions.data(), PACKJIT_INT32, {1, 4});
+  const packjit_map_options options{sizeof(options), PACKJIT_POSITION_INDICES, PACKJIT_POSITIONS, 1, 4, 2, 4};
+  packjit_map* map = nullptr;
+  EXPECT_EQ(packjit_map_from_host(device.get(), nullptr, &options, &values, &map), PACKJIT_BAD_ARGUMENT);
+  EXPECT_EQ(map, nullptr);
+  const std::string from_host = packjit_last_error();
+  EXPECT_TRUE(says("token 2") && says("5")) << from_host;
+  // Built on the device, the same words come from check(), once.
+  ASSERT_DONE(packjit_map_create(device.get(), nullptr, &options, PACKJIT_INT32, &map));
+  const MapHandle built(map);
+  ASSERT_DONE(packjit_map_build(map, nullptr, &values));
+  EXPECT_EQ(packjit_map_check(map, nullptr), PACKJIT_BAD_ARGUMENT);
+  EXPECT_EQ(packjit_last_error(), from_host);
+  EXPECT_DONE(packjit_map_check(map, nullptr));
+}
+
+TEST_F(Host, NoFormIsNeverOneLongSequence) {
+  const packjit_map_options none{sizeof(none), 0, 0, 1, 8, 0, 0};
+  packjit_map* map = nullptr;
+  EXPECT_EQ(packjit_map_from_host(device.get(), nullptr, &none, nullptr, &map), PACKJIT_BAD_ARGUMENT);
+  const packjit_map_options positions{sizeof(positions), PACKJIT_POSITION_INDICES, 0, 1, 8, 0, 0};
+  EXPECT_EQ(packjit_map_from_host(device.get(), nullptr, &positions, nullptr, &map), PACKJIT_BAD_ARGUMENT);
+  EXPECT_TRUE(says("position_indices")) << packjit_last_error();
+}
+
+/// A call of the small convolution with one thing wrong.
+struct Misuse {
+  const char* name;
+  void (*spoil)(packjit_conv1d_forward_tensors& tensors, packjit_tensor& x);
+  const char* message;
+};
+const Misuse kMisuses[] = {
+    {"wrong dtype", [](auto&, packjit_tensor& x) { x.dtype = PACKJIT_FP16; }, "fp16"},
+    {"unknown dtype", [](auto&, packjit_tensor& x) { x.dtype = 77; }, "77"},
+    {"integers", [](auto&, packjit_tensor& x) { x.dtype = PACKJIT_INT32; }, "int32"},
+    {"missing tensor", [](auto& t, packjit_tensor&) { t.x = nullptr; }, "tensor x is missing"},
+    {"missing output", [](auto& t, packjit_tensor&) { t.out = nullptr; }, "tensor out is missing"},
+    {"tensor that the options lack", [](auto& t, packjit_tensor& x) { t.bias = &x; }, "bias = off"},
+    {"no memory", [](auto&, packjit_tensor& x) { x.data = nullptr; }, "data is NULL"},
+    {"wrong shape", [](auto&, packjit_tensor& x) { x.shape[1] = 7; }, "(1, 7, 1)"},
+    {"wrong rank", [](auto&, packjit_tensor& x) { x.rank = 2; }, "(1, 8)"},
+    {"impossible rank", [](auto&, packjit_tensor& x) { x.rank = 9; }, "rank is 9"},
+    {"negative size", [](auto&, packjit_tensor& x) { x.shape[2] = -1; }, "-1"},
+    {"struct of no size", [](auto& t, packjit_tensor&) { t.struct_size = 0; }, "struct_size is 0"},
+    {"struct not initialised",
+     [](auto& t, packjit_tensor&) { t.struct_size = std::numeric_limits<std::size_t>::max(); }, "struct_size"},
+    {"tensor of no size", [](auto&, packjit_tensor& x) { x.struct_size = 3; }, "struct_size is 3"},
+};
+
+TEST_F(Host, MisuseIsNamedAndLeavesTheHandlesAsTheyWere) {
+  const OperatorHandle op = make_operator(device, SmallConvolution::options());
+  const MapHandle map = map_from_positions(device, conv.positions);
+  const packjit_tensor weight = tensor(conv.weight.data(), PACKJIT_FP32, {1, 4});
+  const packjit_tensor out = tensor(conv.out.data(), PACKJIT_FP32, {1, 8, 1});
+  for (const Misuse& misuse : kMisuses) {
+    packjit_tensor x = tensor(conv.x.data(), PACKJIT_FP32, {1, 8, 1});
+    packjit_conv1d_forward_tensors tensors{sizeof(tensors), &x, &weight, nullptr, nullptr, &out, nullptr};
+    misuse.spoil(tensors, x);
+    EXPECT_EQ(packjit_conv1d_forward(op.get(), nullptr, map.get(), &tensors, nullptr), PACKJIT_BAD_ARGUMENT)
+        << misuse.name;
+    EXPECT_TRUE(says(misuse.message)) << misuse.name << ": " << packjit_last_error();
+    ASSERT_DONE(conv.run(op.get(), map.get())) << misuse.name;  // use after a failure
+    EXPECT_EQ(conv.out, SmallConvolution::kExpected);
+  }
+}
+
+TEST_F(Host, NullIsRefusedEverywhere) {
+  const OperatorHandle op = make_operator(device, SmallConvolution::options());
+  const MapHandle map = map_from_positions(device, conv.positions);
+  const packjit_device_options options{sizeof(options), PACKJIT_HOST, 0};
+  EXPECT_EQ(packjit_device_open(&options, nullptr), PACKJIT_BAD_ARGUMENT);
+  packjit_device* opened = nullptr;
+  EXPECT_EQ(packjit_device_open(nullptr, &opened), PACKJIT_BAD_ARGUMENT);
+  EXPECT_TRUE(says("packjit_device_options is NULL"));
+  EXPECT_EQ(packjit_device_get_info(device.get(), nullptr), PACKJIT_BAD_ARGUMENT);
+  EXPECT_EQ(packjit_map_build(nullptr, nullptr, nullptr), PACKJIT_BAD_ARGUMENT);
+  EXPECT_EQ(packjit_operator_prepare(op.get(), nullptr, PACKJIT_FORWARD, nullptr), PACKJIT_BAD_ARGUMENT);
+  EXPECT_EQ(packjit_conv1d_forward(op.get(), nullptr, map.get(), nullptr, nullptr), PACKJIT_BAD_ARGUMENT);
+  EXPECT_EQ(conv.run(nullptr, map.get()), PACKJIT_BAD_ARGUMENT);
+  EXPECT_EQ(conv.run(op.get(), nullptr), PACKJIT_BAD_ARGUMENT);
+  EXPECT_TRUE(says("map is NULL"));
+  EXPECT_EQ(packjit_task_wait(nullptr), PACKJIT_BAD_ARGUMENT);
+  packjit_device_release(nullptr);
+  packjit_map_release(nullptr);
+  packjit_operator_release(nullptr);
+  packjit_task_release(nullptr);
+}
+
+TEST_F(Host, OptionsOutOfRangeAreNamed) {
+  const auto refused = [&](auto change) {
+    packjit_operator_options options = SmallConvolution::options();
+    options.struct_size = sizeof(options);
+    change(options);
+    packjit_operator* op = nullptr;
+    EXPECT_EQ(packjit_operator_create(device.get(), &options, &op), PACKJIT_BAD_ARGUMENT);
+    EXPECT_EQ(op, nullptr);
+    return std::string(packjit_last_error());
+  };
+  EXPECT_NE(refused([](auto& o) { o.op = 0; }).find("PACKJIT_SSM_PACK"), std::string::npos);
+  EXPECT_NE(refused([](auto& o) { o.conv_width = 17; }).find("17"), std::string::npos);
+  EXPECT_NE(refused([](auto& o) { o.d_state = 16; }).find("conv1d_pack has no such option"), std::string::npos);
+  EXPECT_NE(refused([](auto& o) { o.silu = 3; }).find("silu is 3"), std::string::npos);
+  EXPECT_NE(refused([](auto& o) { o.dtype = PACKJIT_INT32; }).find("int32"), std::string::npos);
+}
+
+TEST_F(Host, StructsOfANewerHeaderAreTakenWhereNothingNewIsSet) {
+  struct Newer {
+    packjit_operator_options known;
+    std::int64_t added;
+  } options{SmallConvolution::options(), 0};
+  options.known.struct_size = sizeof(options);
+  packjit_operator* op = nullptr;
+  EXPECT_DONE(packjit_operator_create(device.get(), &options.known, &op));
+  packjit_operator_release(op);
+  options.added = 1;
+  EXPECT_EQ(packjit_operator_create(device.get(), &options.known, &op), PACKJIT_BAD_ARGUMENT);
+  EXPECT_TRUE(says("newer library")) << packjit_last_error();
+}
+
+TEST_F(Host, OperatorsMapsAndDevicesHaveToBelongTogether) {
+  const DeviceHandle other = open_host();
+  const OperatorHandle op = make_operator(device, SmallConvolution::options());
+  const MapHandle foreign = map_from_positions(other, conv.positions);
+  EXPECT_EQ(conv.run(op.get(), foreign.get()), PACKJIT_BAD_ARGUMENT);
+  EXPECT_TRUE(says("another device")) << packjit_last_error();
+  packjit_ssm_forward_tensors tensors{};
+  tensors.struct_size = sizeof(tensors);
+  EXPECT_EQ(packjit_ssm_forward(op.get(), nullptr, foreign.get(), &tensors, nullptr), PACKJIT_BAD_ARGUMENT);
+  EXPECT_TRUE(says("PACKJIT_CONV1D_PACK")) << packjit_last_error();
+}
+
+TEST_F(Host, WorkspaceOfTheCallerHasToBeLargeEnoughAndAligned) {
+  const OperatorHandle op = make_operator(device, SmallConvolution::options());
+  const packjit_shape shape{sizeof(shape), 1, 8, 1, 1, 2, 8, PACKJIT_TOKEN_MAJOR, 0};
+  std::size_t bytes = 1;
+  ASSERT_DONE(packjit_operator_workspace_bytes(op.get(), PACKJIT_BACKWARD, &shape, &bytes));
+  ASSERT_GT(bytes, 0U);
+  const MapHandle map = map_from_positions(device, conv.positions);
+  const packjit_tensor x = tensor(conv.x.data(), PACKJIT_FP32, {1, 8, 1});
+  const packjit_tensor w = tensor(conv.weight.data(), PACKJIT_FP32, {1, 4});
+  std::vector<float> dx(8), dw(4);
+  const packjit_tensor tdx = tensor(dx.data(), PACKJIT_FP32, {1, 8, 1});
+  const packjit_tensor tdw = tensor(dw.data(), PACKJIT_FP32, {1, 4});
+  const packjit_conv1d_backward_tensors tensors{sizeof(tensors), &x,   &w,   nullptr, nullptr, &x,
+                                                nullptr,         &tdx, &tdw, nullptr, nullptr};
+  std::vector<std::byte> memory(bytes + 512);
+  void* start = memory.data();
+  std::size_t room = memory.size();
+  auto* aligned = static_cast<std::byte*>(std::align(256, bytes + 1, start, room));
+  packjit_workspace workspace{sizeof(workspace), aligned, bytes - 1};
+  EXPECT_EQ(packjit_conv1d_backward(op.get(), nullptr, map.get(), &tensors, &workspace), PACKJIT_BAD_ARGUMENT);
+  EXPECT_TRUE(says(std::to_string(bytes))) << packjit_last_error();
+  workspace = {sizeof(workspace), aligned + 1, bytes};
+  EXPECT_EQ(packjit_conv1d_backward(op.get(), nullptr, map.get(), &tensors, &workspace), PACKJIT_BAD_ARGUMENT);
+  workspace = {sizeof(workspace), aligned, bytes};
+  EXPECT_DONE(packjit_conv1d_backward(op.get(), nullptr, map.get(), &tensors, &workspace));
+  // dout = x: dweight[3] is the sum of squares, dx[7] = 30 alone, dx[4] = 5 alone, as the sequence ends there.
+  EXPECT_EQ(dw[3], 1 + 4 + 9 + 16 + 25 + 100 + 400 + 900);
+  EXPECT_EQ(dw[2], 1 * 2 + 2 * 3 + 3 * 4 + 4 * 5 + 10 * 20 + 20 * 30);
+  EXPECT_EQ(dx, (std::vector<float>{10, 14, 12, 9, 5, 60, 50, 30}));
+}
+
+TEST_F(Host, AbsurdSizesAreRefused) {
+  const OperatorHandle op = make_operator(device, SmallConvolution::options());
+  packjit_shape shape{sizeof(shape), 1 << 20, 1 << 30, std::int64_t{1} << 40, 1, 2, 8, PACKJIT_TOKEN_MAJOR, 0};
+  packjit_tensor tensor_of{sizeof(tensor_of), nullptr, 0, 0, {}, {}};
+  EXPECT_EQ(packjit_operator_describe(op.get(), PACKJIT_FORWARD, &shape, "x", &tensor_of), PACKJIT_BAD_ARGUMENT);
+  EXPECT_EQ(packjit_operator_prepare(op.get(), nullptr, PACKJIT_FORWARD, &shape), PACKJIT_BAD_ARGUMENT);
+  shape = {sizeof(shape), 1, 8, 0, 1, 2, 8, PACKJIT_TOKEN_MAJOR, 0};
+  EXPECT_EQ(packjit_operator_prepare(op.get(), nullptr, PACKJIT_FORWARD, &shape), PACKJIT_BAD_ARGUMENT);
+  EXPECT_TRUE(says("dim is 0")) << packjit_last_error();
+#if !defined(PACKJIT_SANITIZE)  // which end a program that asks for so much
+  const packjit_map_options rows{sizeof(rows), PACKJIT_ROWS, 0, std::int64_t{1} << 30, std::int64_t{1} << 30, 0, 0};
+  packjit_map* map = nullptr;
+  EXPECT_EQ(packjit_map_from_host(device.get(), nullptr, &rows, nullptr, &map), PACKJIT_OUT_OF_MEMORY);
+#endif
+}
+
+TEST_F(Host, EveryThreadHasItsOwnMessage) {
+  EXPECT_EQ(packjit_map_build(nullptr, nullptr, nullptr), PACKJIT_BAD_ARGUMENT);
+  const std::string mine = packjit_last_error();
+  std::thread([] { EXPECT_STREQ(packjit_last_error(), ""); }).join();
+  EXPECT_EQ(packjit_last_error(), mine);
+}
+
+TEST_F(Host, SixteenThreadsPrepareAndRunAtOnce) {
+  const OperatorHandle op = make_operator(device, SmallConvolution::options());
+  const packjit_shape shape{sizeof(shape), 1, 8, 1, 1, 2, 8, PACKJIT_TOKEN_MAJOR, 0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 16; ++i) {
+    threads.emplace_back([&] {
+      EXPECT_DONE(packjit_operator_prepare(op.get(), nullptr, PACKJIT_FORWARD, &shape));
+      packjit_task* started = nullptr;
+      EXPECT_DONE(packjit_operator_prepare_start(op.get(), nullptr, PACKJIT_FORWARD, &shape, &started));
+      const TaskHandle task(started);
+      SmallConvolution mine;
+      const MapHandle map = map_from_positions(device, mine.positions);
+      for (int repeat = 0; repeat < 5; ++repeat) {
+        std::ranges::fill(mine.out, -1.0F);
+        EXPECT_DONE(mine.run(op.get(), map.get()));
+        EXPECT_EQ(mine.out, SmallConvolution::kExpected);
+      }
+      EXPECT_DONE(packjit_task_wait(task.get()));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(Host, K38_HostExecutionGoesOnInAForkedProcess) {
+#if defined(PACKJIT_SANITIZE)
+  GTEST_SKIP() << "sanitizers do not start threads in a process forked from one that has some";
+#endif
+  const OperatorHandle op = make_operator(device, SmallConvolution::options());
+  const MapHandle map = map_from_positions(device, conv.positions);
+  const packjit_shape shape{sizeof(shape), 1, 8, 1, 1, 2, 8, PACKJIT_TOKEN_MAJOR, 0};
+  const auto prepare_and_run = [&] {
+    packjit_task* task = nullptr;
+    std::ranges::fill(conv.out, -1.0F);
+    const bool done = packjit_operator_prepare_start(op.get(), nullptr, PACKJIT_FORWARD, &shape, &task) == PACKJIT_OK &&
+                      packjit_task_wait(task) == PACKJIT_OK && conv.run(op.get(), map.get()) == PACKJIT_OK &&
+                      conv.out == SmallConvolution::kExpected;
+    packjit_task_release(task);
+    return done;
+  };
+  EXPECT_TRUE(prepare_and_run()) << packjit_last_error();  // the worker is there
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool done = prepare_and_run();
+    packjit_device_release(device.release());  // would wait for ever for threads of the parent
+    _exit(done ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(prepare_and_run());
+}
+
+TEST_F(Host, HandlesMayGoWhileAPreparationIsUnderWay) {
+  OperatorHandle op = make_operator(device, SmallConvolution::options());
+  const packjit_shape shape{sizeof(shape), 1, 8, 1, 1, 2, 8, PACKJIT_TOKEN_MAJOR, 0};
+  packjit_task* task = nullptr;
+  ASSERT_DONE(packjit_operator_prepare_start(op.get(), nullptr, PACKJIT_FORWARD, &shape, &task));
+  packjit_task_release(task);
+  op.reset();
+  device.reset();  // waits
+}
+
+}  // namespace
+}  // namespace packjit::testing

@@ -1,0 +1,476 @@
+// Contexts, captures, shared memory and what a warm call costs, with a driver that runs nothing but is strict.
+#include <gtest/gtest.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <future>
+#include <stdexcept>
+#include <thread>
+
+#include "api/handles.hpp"
+#include "runtime/context_module.hpp"
+#include "runtime/errors.hpp"
+#include "tests/api/fake_driver.hpp"
+#include "tests/api/handles.hpp"
+
+namespace packjit::testing {
+namespace {
+
+void* const kStream = reinterpret_cast<void*>(0x1000);       // NOLINT(performance-no-int-to-ptr)
+void* const kOtherStream = reinterpret_cast<void*>(0x2000);  // NOLINT(performance-no-int-to-ptr)
+
+class Sessions : public ::testing::Test {
+ protected:
+  DeviceHandle open(std::optional<int> ordinal, CompileForGpu compile = FakeDriver::compiler()) {
+    return DeviceHandle(new packjit_device(api::cuda_backend(fake.driver(), ordinal, std::move(compile))));
+  }
+  FakeDriver fake;
+};
+
+/// Both directions of the scan without states, on memory that nobody reads.
+struct SmallScan {
+  explicit SmallScan(std::int64_t seqlen_, std::int64_t dim_ = 8) : seqlen(seqlen_), dim(dim_) {
+    for (packjit_tensor* wide : {&u, &delta, &z, &out, &dout, &du, &ddelta, &dz})
+      *wide = tensor(memory, PACKJIT_BF16, {1, seqlen, dim});
+    for (packjit_tensor* grouped : {&B, &C, &dB, &dC}) *grouped = tensor(memory, PACKJIT_BF16, {1, seqlen, 1, 16});
+    for (packjit_tensor* square : {&A, &dA}) *square = tensor(memory, PACKJIT_FP32, {dim, 16});
+    for (packjit_tensor* flat : {&D, &delta_bias, &dD, &ddelta_bias}) *flat = tensor(memory, PACKJIT_FP32, {dim});
+  }
+  static packjit_operator_options options() {
+    packjit_operator_options o{};
+    o.op = PACKJIT_SSM_PACK;
+    return o;
+  }
+  [[nodiscard]] packjit_shape shape() const {
+    return {sizeof(packjit_shape), 1, seqlen, dim, 1, 2, seqlen, PACKJIT_TOKEN_MAJOR, 0};
+  }
+  packjit_status forward(packjit_operator* op, const packjit_map* map, void* stream) const {
+    const packjit_ssm_forward_tensors t{sizeof(t), &u,          &delta,  &A,   &B,      &C,     &D,
+                                        &z,        &delta_bias, nullptr, &out, nullptr, nullptr};
+    return packjit_ssm_forward(op, stream, map, &t, nullptr);
+  }
+  packjit_status backward(packjit_operator* op, const packjit_map* map, void* stream,
+                          const packjit_workspace* workspace = nullptr) const {
+    const packjit_ssm_backward_tensors t{sizeof(t),   &u,      &delta, &A,      &B,           &C,     &D,      &z,
+                                         &delta_bias, nullptr, &dout,  nullptr, nullptr,      &du,    &ddelta, &dA,
+                                         &dB,         &dC,     &dD,    &dz,     &ddelta_bias, nullptr};
+    return packjit_ssm_backward(op, stream, map, &t, workspace);
+  }
+  alignas(256) static inline char memory[256];
+  std::int64_t seqlen, dim;
+  packjit_tensor u, delta, A, B, C, D, z, delta_bias, out, dout, du, ddelta, dA, dB, dC, dD, dz, ddelta_bias;
+};
+const std::vector<std::int32_t> kPositions = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5};
+
+TEST_F(Sessions, K35_AContextAtTheSameAddressIsAnotherContext) {
+  {
+    const DeviceHandle device = open(std::nullopt);
+    const OperatorHandle op = make_operator(device, SmallConvolution::options());
+    SmallConvolution conv;
+    for (int round = 1; round <= 3; ++round) {
+      CUcontext context = fake.make_context(1);
+      FakeDriver::make_current(context);
+      {
+        const MapHandle map = map_from_positions(device, conv.positions);
+        EXPECT_DONE(conv.run(op.get(), map.get()));
+        EXPECT_DONE(conv.run(op.get(), map.get()));
+      }
+      EXPECT_EQ(fake.counts().modules_loaded, round);  // once a context
+      fake.destroy_context(context);
+    }
+    EXPECT_EQ(fake.counts().launches, 6);
+    FakeDriver::make_current(fake.make_context(1));
+  }
+  // What was loaded in contexts that are gone is not unloaded in the one that has their address now.
+  EXPECT_EQ(fake.counts().stray_unloads, 0);
+}
+
+TEST_F(Sessions, K35_TwoContextsHaveKernelsOfTheirOwn) {
+  const DeviceHandle device = open(std::nullopt);
+  const OperatorHandle op = make_operator(device, SmallConvolution::options());
+  std::vector<CUcontext> contexts = {fake.make_context(1), fake.make_context(2)};
+  std::vector<std::thread> threads;
+  for (CUcontext context : contexts) {
+    threads.emplace_back([&, context] {
+      FakeDriver::make_current(context);
+      SmallConvolution conv;
+      const MapHandle map = map_from_positions(device, conv.positions);
+      for (int i = 0; i < 100; ++i) EXPECT_DONE(conv.run(op.get(), map.get()));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(fake.counts().modules_loaded, 2);
+  EXPECT_EQ(fake.counts().launches, 200);
+}
+
+TEST_F(Sessions, K35_AResetGpuIsEnteredAgain) {
+  const DeviceHandle device = open(0);
+  const OperatorHandle op = make_operator(device, SmallConvolution::options());
+  SmallConvolution conv;
+  const MapHandle before = map_from_positions(device, conv.positions);
+  EXPECT_DONE(conv.run(op.get(), before.get()));
+  fake.reset_gpu();
+  // The map's memory went with the context.
+  EXPECT_EQ(conv.run(op.get(), before.get()), PACKJIT_BAD_ARGUMENT);
+  const MapHandle after = map_from_positions(device, conv.positions);
+  EXPECT_DONE(conv.run(op.get(), after.get()));
+  EXPECT_EQ(fake.counts().modules_loaded, 2);
+}
+
+TEST_F(Sessions, WithoutAContextTheMessageSaysWhatToDo) {
+  const DeviceHandle device = open(std::nullopt);
+  packjit_device_info info{};
+  info.struct_size = sizeof(info);
+  FakeDriver::make_current(nullptr);
+  EXPECT_EQ(packjit_device_get_info(device.get(), &info), PACKJIT_ENVIRONMENT);
+  EXPECT_NE(std::string(packjit_last_error()).find("cuCtxSetCurrent"), std::string::npos);
+}
+
+TEST_F(Sessions, TheContextBeforeComesBack) {
+  const DeviceHandle device = open(0);
+  CUcontext mine = fake.make_context(3);
+  FakeDriver::make_current(mine);
+  const OperatorHandle op = make_operator(device, SmallConvolution::options());
+  SmallConvolution conv;
+  const MapHandle map = map_from_positions(device, conv.positions);
+  EXPECT_DONE(conv.run(op.get(), map.get()));
+  EXPECT_NE(conv.run(nullptr, map.get()), PACKJIT_OK);
+  CUcontext now = nullptr;
+  fake.driver().context_current(&now);
+  EXPECT_EQ(now, mine);
+}
+
+TEST_F(Sessions, K36_SharedMemoryIsOnlyEverRaised) {
+  CUcontext context = fake.make_context(1);
+  FakeDriver::make_current(context);
+  DeviceInfo gpu;
+  gpu.shared_bytes_per_block = std::int64_t{227} * 1024;
+  CompileResult images;
+  const ContextModule module(fake.driver(), gpu, 1, images);
+  const std::vector<KernelLaunch> small = {{"kernel", 1, 1, 128, 60 * 1024}};
+  const std::vector<KernelLaunch> large = {{"kernel", 1, 1, 128, 200 * 1024}};
+  std::vector<std::thread> threads;
+  for (const auto* launches : {&small, &large, &small, &large}) {
+    threads.emplace_back([&, launches] {
+      FakeDriver::make_current(context);
+      for (int i = 0; i < 200; ++i) module.resolve(*launches);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(fake.counts().lowered, 0);
+  EXPECT_NE(module.function(small[0]), nullptr);
+  EXPECT_NE(module.function(large[0]), nullptr);
+  const std::vector<KernelLaunch> beyond = {{"kernel", 1, 1, 128, 300 * 1024}};
+  EXPECT_THROW(module.resolve(beyond), std::invalid_argument);
+  EXPECT_EQ(module.function(beyond[0]), nullptr);
+}
+
+TEST_F(Sessions, K36_ASmallLaunchThatComesWhileALargeOneIsMadeReadyDoesNotLowerIt) {
+  CUcontext context = fake.make_context(1);
+  FakeDriver::make_current(context);
+  DeviceInfo gpu;
+  gpu.shared_bytes_per_block = std::int64_t{227} * 1024;
+  const ContextModule module(fake.driver(), gpu, 1, CompileResult());
+  fake.change_attributes_slowly();
+  for (int round = 0; round < 10; ++round) {
+    const std::vector<KernelLaunch> large = {{"kernel" + std::to_string(round), 1, 1, 128, 200 * 1024}};
+    std::vector<KernelLaunch> small = large;
+    small[0].shared_bytes = 60 * 1024;
+    const auto resolve = [&](const std::vector<KernelLaunch>& launches) {
+      FakeDriver::make_current(context);
+      module.resolve(launches);
+    };
+    std::thread first(resolve, large);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    std::thread second(resolve, small);
+    first.join();
+    second.join();
+    EXPECT_NE(module.function(large[0]), nullptr);
+  }
+  EXPECT_EQ(fake.counts().lowered, 0);
+}
+
+TEST_F(Sessions, K37_AMissWhileCapturingIsRefusedAndTheCaptureGoesOn) {
+  const DeviceHandle device = open(0);
+  const OperatorHandle op = make_operator(device, SmallScan::options());
+  const SmallScan scan(16);
+  const MapHandle map = map_from_positions(device, kPositions, kStream, 2, 16);
+  fake.begin_capture(static_cast<CUstream>(kStream));
+  const int launches = fake.counts().launches;
+  const int allocations = fake.counts().allocations;
+  EXPECT_EQ(scan.forward(op.get(), map.get(), kStream), PACKJIT_NOT_PREPARED_IN_CAPTURE);
+  EXPECT_NE(std::string(packjit_last_error()).find("prepare"), std::string::npos);
+  EXPECT_EQ(scan.backward(op.get(), map.get(), kStream), PACKJIT_NOT_PREPARED_IN_CAPTURE);
+  const packjit_shape shape = scan.shape();
+  EXPECT_EQ(packjit_operator_prepare(op.get(), kStream, PACKJIT_FORWARD, &shape), PACKJIT_NOT_PREPARED_IN_CAPTURE);
+  EXPECT_EQ(packjit_map_check(map.get(), kStream), PACKJIT_OK);  // came from the host: nothing to wait for
+  EXPECT_EQ(fake.counts().launches + fake.counts().recorded, launches);
+  EXPECT_EQ(fake.counts().allocations, allocations);
+  // The default stream would end the capture as well.
+  EXPECT_EQ(scan.forward(op.get(), map.get(), nullptr), PACKJIT_NOT_PREPARED_IN_CAPTURE);
+  EXPECT_TRUE(fake.end_capture(static_cast<CUstream>(kStream)));
+}
+
+TEST_F(Sessions, K37_PreparedCallsCanBeCaptured) {
+  const DeviceHandle device = open(0);
+  const OperatorHandle op = make_operator(device, SmallScan::options());
+  const SmallScan scan(16);
+  const packjit_shape shape = scan.shape();
+  ASSERT_DONE(packjit_operator_prepare(op.get(), kStream, PACKJIT_FORWARD + PACKJIT_BACKWARD, &shape));
+  const packjit_map_options options{sizeof(options), PACKJIT_POSITION_INDICES, PACKJIT_POSITIONS, 1, 16, 2, 16};
+  packjit_map* made = nullptr;
+  ASSERT_DONE(packjit_map_create(device.get(), kStream, &options, PACKJIT_INT32, &made));
+  const MapHandle map(made);
+  const packjit_tensor boundaries = tensor(kPositions.data(), PACKJIT_INT32, {1, 16});
+  fake.begin_capture(static_cast<CUstream>(kStream));
+  EXPECT_DONE(packjit_map_build(map.get(), kStream, &boundaries));
+  EXPECT_DONE(scan.forward(op.get(), map.get(), kStream));
+  EXPECT_DONE(scan.backward(op.get(), map.get(), kStream));
+  EXPECT_EQ(packjit_map_check(map.get(), kStream), PACKJIT_NOT_PREPARED_IN_CAPTURE);  // it would wait
+  EXPECT_EQ(fake.counts().launches, 0);
+  EXPECT_GT(fake.counts().recorded, 5);
+  EXPECT_TRUE(fake.end_capture(static_cast<CUstream>(kStream)));
+  // On another stream the library's workspace is missing.
+  fake.begin_capture(static_cast<CUstream>(kOtherStream));
+  EXPECT_EQ(scan.backward(op.get(), map.get(), kOtherStream), PACKJIT_NOT_PREPARED_IN_CAPTURE);
+  EXPECT_TRUE(fake.end_capture(static_cast<CUstream>(kOtherStream)));
+}
+
+TEST_F(Sessions, K37_PreparingBesideACaptureLeavesItValid) {
+  const DeviceHandle device = open(0);
+  const OperatorHandle op = make_operator(device, SmallScan::options());
+  const SmallScan scan(16);
+  const packjit_shape shape = scan.shape();
+  fake.begin_capture(static_cast<CUstream>(kStream));
+  EXPECT_DONE(packjit_operator_prepare(op.get(), kOtherStream, PACKJIT_FORWARD + PACKJIT_BACKWARD, &shape));
+  packjit_task* started = nullptr;
+  EXPECT_DONE(packjit_operator_prepare_start(op.get(), kOtherStream, PACKJIT_FORWARD, &shape, &started));
+  const TaskHandle task(started);
+  EXPECT_DONE(packjit_task_wait(task.get()));
+  map_from_positions(device, kPositions, kOtherStream).reset();  // gives memory back
+  EXPECT_TRUE(fake.end_capture(static_cast<CUstream>(kStream)));
+}
+
+TEST_F(Sessions, PreparationOnAWorkerUsesTheCallersContext) {
+  const DeviceHandle device = open(std::nullopt);
+  CUcontext context = fake.make_context(2);
+  FakeDriver::make_current(context);
+  const OperatorHandle op = make_operator(device, SmallScan::options());
+  const SmallScan scan(16);
+  const packjit_shape shape = scan.shape();
+  packjit_task* started = nullptr;
+  ASSERT_DONE(packjit_operator_prepare_start(op.get(), kStream, PACKJIT_FORWARD, &shape, &started));
+  const TaskHandle task(started);
+  ASSERT_DONE(packjit_task_wait(task.get()));
+  EXPECT_EQ(packjit_task_ready(task.get()), 1);
+  EXPECT_EQ(fake.counts().modules_loaded, 1);
+  const MapHandle map = map_from_positions(device, kPositions, kStream, 2, 16);
+  EXPECT_DONE(scan.forward(op.get(), map.get(), kStream));
+  EXPECT_EQ(fake.counts().modules_loaded, 1);
+}
+
+TEST_F(Sessions, AWarmCallDoesNotWaitForACompile) {
+  std::promise<void> release;
+  const std::shared_future<void> released = release.get_future().share();
+  std::promise<void> compiling;
+  const DeviceHandle device = open(0, [&](const Source& source, const std::string& arch) {
+    if (source.key.starts_with("ssm_pack_fwd")) {
+      compiling.set_value();
+      released.wait();
+    }
+    return FakeDriver::compiler()(source, arch);
+  });
+  const OperatorHandle conv_op = make_operator(device, SmallConvolution::options());
+  const OperatorHandle scan_op = make_operator(device, SmallScan::options());
+  SmallConvolution conv;
+  const MapHandle map = map_from_positions(device, conv.positions);
+  ASSERT_DONE(conv.run(conv_op.get(), map.get()));
+  const SmallScan scan(16);
+  const packjit_shape shape = scan.shape();
+  packjit_task* started = nullptr;
+  ASSERT_DONE(packjit_operator_prepare_start(scan_op.get(), kStream, PACKJIT_FORWARD, &shape, &started));
+  const TaskHandle task(started);
+  compiling.get_future().wait();
+  auto warm = std::async(std::launch::async, [&] { return conv.run(conv_op.get(), map.get()); });
+  EXPECT_EQ(warm.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  EXPECT_EQ(packjit_task_ready(task.get()), 0);
+  release.set_value();
+  EXPECT_DONE(packjit_task_wait(task.get()));
+  EXPECT_EQ(warm.get(), PACKJIT_OK);
+}
+
+TEST_F(Sessions, ThreadsThatWantTheSameKernelCompileItOnce) {
+  std::atomic<int> compiles = 0;
+  const DeviceHandle device = open(0, [&](const Source& source, const std::string& arch) {
+    ++compiles;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return FakeDriver::compiler()(source, arch);
+  });
+  const OperatorHandle op = make_operator(device, SmallConvolution::options());
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 16; ++i) {
+    threads.emplace_back([&] {
+      SmallConvolution conv;
+      const MapHandle map = map_from_positions(device, conv.positions);
+      EXPECT_DONE(conv.run(op.get(), map.get()));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(compiles, 1);
+  EXPECT_EQ(fake.counts().launches, 16);
+}
+
+TEST_F(Sessions, AFailedCompileIsNotKept) {
+  bool broken = true;
+  const DeviceHandle device = open(0, [&](const Source& source, const std::string& arch) {
+    if (broken) throw EnvironmentError("no compiler today");
+    return FakeDriver::compiler()(source, arch);
+  });
+  const OperatorHandle op = make_operator(device, SmallConvolution::options());
+  SmallConvolution conv;
+  const MapHandle map = map_from_positions(device, conv.positions);
+  EXPECT_EQ(conv.run(op.get(), map.get()), PACKJIT_ENVIRONMENT);
+  EXPECT_STREQ(packjit_last_error(), "no compiler today");
+  broken = false;
+  EXPECT_DONE(conv.run(op.get(), map.get()));
+}
+
+TEST_F(Sessions, K33_RefusedImagesFallBackThenTheMessageSaysWhatIsBehind) {
+  const DeviceHandle device = open(0);
+  const OperatorHandle op = make_operator(device, SmallConvolution::options());
+  SmallConvolution conv;
+  const MapHandle map = map_from_positions(device, conv.positions);
+  fake.refuse_images(2);  // the cubin and the PTX
+  EXPECT_EQ(conv.run(op.get(), map.get()), PACKJIT_ENVIRONMENT);
+  const std::string message = packjit_last_error();
+  EXPECT_TRUE(message.find("a fake GPU") != std::string::npos || message.find("NVRTC") != std::string::npos) << message;
+  fake.refuse_images(1);
+  EXPECT_DONE(conv.run(op.get(), map.get()));
+}
+
+TEST_F(Sessions, EverythingIsGivenBack) {
+  {
+    const DeviceHandle device = open(0);
+    const OperatorHandle op = make_operator(device, SmallScan::options());
+    const SmallScan scan(16);
+    const MapHandle map = map_from_positions(device, kPositions, kStream);
+    EXPECT_DONE(scan.forward(op.get(), map.get(), kStream));
+    EXPECT_DONE(scan.backward(op.get(), map.get(), kStream));
+  }
+  EXPECT_EQ(fake.counts().modules_loaded, 2);
+  EXPECT_EQ(fake.counts().modules_alive, 0);
+  EXPECT_EQ(fake.counts().stray_unloads, 0);
+  EXPECT_EQ(fake.counts().frees, fake.counts().allocations);
+}
+
+TEST_F(Sessions, WorkspaceThatGraphsMayHoldStaysValid) {
+  const DeviceHandle device = open(0);
+  const OperatorHandle op = make_operator(device, SmallScan::options());
+  const SmallScan narrow(16, 8), wide(16, 64);
+  const MapHandle map = map_from_positions(device, kPositions, kStream);
+  EXPECT_DONE(narrow.backward(op.get(), map.get(), kStream));
+  const int frees = fake.counts().frees;
+  EXPECT_DONE(wide.backward(op.get(), map.get(), kStream));
+  EXPECT_EQ(fake.counts().frees, frees);
+}
+
+TEST_F(Sessions, WorkspaceOfTheCallerIsEnoughInACapture) {
+  const DeviceHandle device = open(0);
+  const OperatorHandle op = make_operator(device, SmallScan::options());
+  const SmallScan scan(16);
+  packjit_shape shape = scan.shape();
+  shape.caller_workspace = 1;
+  ASSERT_DONE(packjit_operator_prepare(op.get(), kStream, PACKJIT_BACKWARD, &shape));
+  EXPECT_EQ(fake.counts().allocations, 0);
+  std::size_t bytes = 0;
+  ASSERT_DONE(packjit_operator_workspace_bytes(op.get(), PACKJIT_BACKWARD, &shape, &bytes));
+  const packjit_workspace workspace{sizeof(workspace), SmallScan::memory, bytes};
+  const MapHandle map = map_from_positions(device, kPositions, kStream, 2, 16);
+  fake.begin_capture(static_cast<CUstream>(kStream));
+  EXPECT_EQ(scan.backward(op.get(), map.get(), kStream), PACKJIT_NOT_PREPARED_IN_CAPTURE);
+  EXPECT_DONE(scan.backward(op.get(), map.get(), kStream, &workspace));
+  EXPECT_TRUE(fake.end_capture(static_cast<CUstream>(kStream)));
+}
+
+TEST_F(Sessions, K38_AForkedProcessIsToldSo) {
+  const DeviceHandle device = open(0);
+  const OperatorHandle op = make_operator(device, SmallConvolution::options());
+  SmallConvolution conv;
+  const MapHandle map = map_from_positions(device, conv.positions);
+  ASSERT_DONE(conv.run(op.get(), map.get()));
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool told = conv.run(op.get(), map.get()) == PACKJIT_ENVIRONMENT &&
+                      std::string(packjit_last_error()).find("forked") != std::string::npos;
+    _exit(told ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_DONE(conv.run(op.get(), map.get()));  // the parent goes on
+}
+
+TEST(WarmCalls, MakeNoSystemCall) {
+#if defined(PACKJIT_SANITIZE)
+  GTEST_SKIP() << "sanitizers make system calls of their own";
+#endif
+  const pid_t child = fork();
+  if (child == 0) {
+    FakeDriver fake;
+    packjit_device device(api::cuda_backend(fake.driver(), 0, FakeDriver::compiler()));
+    packjit_operator_options options = SmallScan::options();
+    options.struct_size = sizeof(options);
+    packjit_operator* op = nullptr;
+    packjit_operator_create(&device, &options, &op);
+    const SmallScan scan(16);
+    const packjit_map_options map_options{sizeof(map_options), PACKJIT_ROWS, PACKJIT_POSITIONS, 1, 16, 0, 0};
+    packjit_map* map = nullptr;
+    packjit_map_from_host(&device, kStream, &map_options, nullptr, &map);
+    for (int i = 0; i < 3; ++i) {
+      scan.forward(op, map, kStream);
+      scan.backward(op, map, kStream);
+    }
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) != 0) _exit(77);
+    // From here on every system call but read, write and exit ends the process.
+    int failures = 0;
+    for (int i = 0; i < 1000; ++i) {
+      failures += scan.forward(op, map, kStream) != PACKJIT_OK ? 1 : 0;
+      failures += scan.backward(op, map, kStream) != PACKJIT_OK ? 1 : 0;
+    }
+    syscall(SYS_exit, failures == 0 ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) GTEST_SKIP() << "seccomp is not to be had here";
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "ended with " << status;
+}
+
+TEST_F(Sessions, AWarmCallCostsLittle) {
+  const DeviceHandle device = open(0);
+  const OperatorHandle op = make_operator(device, SmallScan::options());
+  const SmallScan scan(16);
+  const MapHandle map = map_from_positions(device, kPositions, kStream);
+  const auto nanoseconds_of = [&](auto call) {
+    constexpr int kCalls = 20000;
+    EXPECT_DONE(call());
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < kCalls; ++i) call();
+    return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count() / kCalls;
+  };
+  const int before = fake.counts().calls;
+  const double forward = nanoseconds_of([&] { return scan.forward(op.get(), map.get(), kStream); });
+  EXPECT_LT(fake.counts().calls - before, 20001 * 8);  // of the driver, for one launch
+  const double backward = nanoseconds_of([&] { return scan.backward(op.get(), map.get(), kStream); });
+  RecordProperty("forward_ns", static_cast<int>(forward));
+  RecordProperty("backward_ns", static_cast<int>(backward));
+  std::printf("host time of a warm call, launches left out: forward %.0f ns, backward %.0f ns\n", forward, backward);
+  EXPECT_LT(forward, 20000);  // a call that generates or checks anew takes far longer
+  EXPECT_LT(backward, 40000);
+}
+
+}  // namespace
+}  // namespace packjit::testing
