@@ -29,7 +29,7 @@ def command(report):
 
 def label(row):
     """The operator, and where the backward's checkpoints come from if the row says so."""
-    return f"`{row['operator']}`" + (f", checkpoints {row['variant']}" if row.get("variant") else "")
+    return f"`{row['operator']}`" + (f", checkpoints {row['checkpoints']}" if row.get("checkpoints") else "")
 
 
 def reports():
