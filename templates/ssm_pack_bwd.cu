@@ -12,17 +12,18 @@
 //   dA = sum over t of g[t] * a[t] * h[t-1] * dt[t]      dinitial_states = a[0] * g[0]
 //
 // The states are needed from last to first, but can only be computed from first to last. So they are known every
-// CHECKPOINT_TOKENS tokens of a sequence: stored by ssm_pack_fwd (checkpoints on), or by ssm_pack_bwd_checkpoints,
-// which runs the states again into the workspace. ssm_pack_bwd walks the tiles of a sequence from last to first. A tile's inputs lie in
-// shared memory as they are, while those of the next one are on their way. It runs the states through the tile once to know
-// them before each step of STEP_TOKENS tokens, and then, from the last step to the first, recomputes a step's states into shared
-// memory and its decays into registers, and goes back through them. Results take the place of the inputs.
+// CHECKPOINT_TOKENS tokens of a sequence: stored by ssm_pack_fwd (checkpoints on), or by ssm_pack_bwd_checkpoints, which
+// runs the states again into the workspace. ssm_pack_bwd walks the tiles of a sequence from last to first. A tile's
+// inputs lie in shared memory as they are, while those of the next one are on their way. It runs the states through the
+// tile once to know them before each step of STEP_TOKENS tokens, and then, from the last step to the first, recomputes a
+// step's states into shared memory and its decays into registers, and goes back through them. Results take the place of
+// the inputs.
 //
-// LANES threads share a channel, STATES states each in registers, and each prepares and finishes one token of a group. dB and dC are
-// summed over the channels of a warp token by token (device/channel_sums.cuh); warps, then blocks (ssm_pack_bwd_sum_bc) are
-// summed by a fixed tree. Sums over time (dA, dD, ddelta_bias) are kept in registers for some hundred tokens, then folded into
-// compensated sums of the block, which ssm_pack_bwd_sum_channels adds up. A long sequence can be cut in segments (segments on), see
-// device/ssm_segments.cuh.
+// LANES threads share a channel, STATES states each in registers, and each prepares and finishes one token of a group. dB
+// and dC are summed over the channels of a warp token by token (device/channel_sums.cuh); warps, then blocks
+// (ssm_pack_bwd_sum_bc) are summed by a fixed tree. Sums over time (dA, dD, ddelta_bias) are kept in registers for some
+// hundred tokens, then folded into compensated sums of the block, which ssm_pack_bwd_sum_channels adds up. A long
+// sequence can be cut in segments (segments on), see device/ssm_segments.cuh.
 #include "device/parameters.cuh"
 #include "device/primitives.cuh"
 #include "device/number.cuh"
@@ -41,8 +42,9 @@ struct Backward {
   float dD, ddelta_bias;         // of the tokens that this lane has finished
 };
 
-// One step at token `first` of the tile: from the states before it through its tokens, then back. Of the tile's tokens, `left` are of the
-// sequence. Those behind do not decay, so what comes after the sequence reaches the sums over states there.
+// One step at token `first` of the tile: from the states before it through its tokens, then back. Of the tile's tokens,
+// `left` are of the sequence. Those behind do not decay, so what comes after the sequence reaches the sums over states
+// there.
 __device__ __forceinline__ void run_back(const Tile& tile, int first, int left, const Channel& mine, Backward& state) {
   TokenShare<GROUP> share;
   float h[STATES], decay[STEP_TOKENS][STATES];
@@ -168,7 +170,8 @@ __device__ __forceinline__ void clear_time_sums(const SsmArguments& args, const 
   }
 }
 
-// dB and dC of SUM_TOKENS tokens: the warps' sums, as partial sums of the block. A block that takes several ranges of channels adds them up.
+// dB and dC of SUM_TOKENS tokens: the warps' sums, as partial sums of the block. A block that takes several ranges of
+// channels adds them up.
 __device__ __forceinline__ void write_b_and_c(const SsmArguments& args, const SequenceItem& item, int base,
                                               const ChannelRange& range, const Tile& tile, bool add) {
   constexpr unsigned PACKS_OF_TOKEN = 2 * D_STATE / STATE_PACK;  // dB, then dC
@@ -225,8 +228,8 @@ __device__ __forceinline__ void load_states_before(const SsmArguments& args, con
 #endif
 }
 
-// A staged tile: the states before each of its steps, from those that are known, then back. Or, if it is not its turn yet, the states
-// after it, in place of those before its first step.
+// A staged tile: the states before each of its steps, from those that are known, then back. Or, if it is not its turn
+// yet, the states after it, in place of those before its first step.
 constexpr int KNOWN = TILE_TOKENS > CHECKPOINT_TOKENS ? TILE_TOKENS / CHECKPOINT_TOKENS : 1;  // checkpoints of a tile
 __device__ __forceinline__ void run_to_steps(const Tile& tile, bool back, const Channel& mine, float (&known)[KNOWN][STATES]) {
 #pragma unroll
@@ -242,7 +245,8 @@ __device__ __forceinline__ void run_to_steps(const Tile& tile, bool back, const 
   if (!back) store_own(place_before(tile, 0), known[0]);
 }
 
-// One sequence or segment, tile by tile from its end. Before a tile that no checkpoint precedes come those between the two, forward.
+// One sequence or segment, tile by tile from its end. Before a tile that no checkpoint precedes come those between the
+// two, forward.
 __device__ __forceinline__ void run_sequence(const SsmArguments& args, const Segment& segment, const ChannelRange& range,
                                              const Channel& mine, Backward& state, int& not_folded, bool add) {
   const SequenceItem& item = segment.item;
@@ -253,7 +257,9 @@ __device__ __forceinline__ void run_sequence(const SsmArguments& args, const Seg
 #endif
 #if HAS_SEGMENTS
   int next = segment.offset + item.length;
-  if (segment.goes_on) load_states(boundary_states(args, args.segment_gradients, segment, next, mine.channel), mine.exists, state.carry);
+  if (segment.goes_on) {
+    load_states(boundary_states(args, args.segment_gradients, segment, next, mine.channel), mine.exists, state.carry);
+  }
 #endif
   int tiles = (item.length + TILE_TOKENS - 1) / TILE_TOKENS;
   int base = (tiles - 1) * TILE_TOKENS;  // of the tile to go back through

@@ -5,12 +5,13 @@
 //   y[t] = sum over n of C[t,n] * h[t] + D * u[t]
 //   out[t] = y[t] * silu(z[t])
 //
-// A packed batch is parallel over sequences, so no scan operator is needed inside one: a block takes CHANNELS channels of one
-// sequence and walks its tokens. LANES threads of a warp share a channel, STATES states each in registers. A tile of tokens
-// lies in shared memory, the activations as they are, B and C as fp32, while the next one is on its way. The lanes of a channel
-// share FORWARD_GROUP tokens at a time: each prepares dt and dt * u of its own, hands them to the others as they step through the group,
-// and finishes its own out of the lanes' shares of y. Results take the place of u and leave with the threads laid out along memory.
-// A long sequence can be cut in segments (segments on), see device/ssm_segments.cuh.
+// A packed batch is parallel over sequences, so no scan operator is needed inside one: a block takes CHANNELS channels of
+// one sequence and walks its tokens. LANES threads of a warp share a channel, STATES states each in registers. A tile of
+// tokens lies in shared memory, the activations as they are, B and C as fp32, while the next one is on its way. The lanes
+// of a channel share FORWARD_GROUP tokens at a time: each prepares dt and dt * u of its own, hands them to the others as
+// they step through the group, and finishes its own out of the lanes' shares of y. Results take the place of u and leave
+// with the threads laid out along memory. A long sequence can be cut in segments (segments on), see
+// device/ssm_segments.cuh.
 #include "device/parameters.cuh"
 #include "device/primitives.cuh"
 #include "device/number.cuh"

@@ -5,7 +5,8 @@
 //
 //   dB[n] = sum over channels of g[n] * dt_u        dC[n] = sum over channels of h[n] * dy
 //
-// add() takes in the thread's share, with dt_u and dy times CUT; store() leaves ROWS partial sums of each, (ROWS, 2, PADDED_STATES), for sum_rows() to add up.
+// add() takes in the thread's share, with dt_u and dy times CUT; store() leaves ROWS partial sums of each, (ROWS, 2,
+// PADDED_STATES), for sum_rows() to add up.
 #if CHANNEL_SUMS == TENSOR
 constexpr float CUT = 1.0f + 0.7f / 2048.0f;
 #else
@@ -17,9 +18,9 @@ constexpr float CUT = 1.0f;
 // rows 8 to 15. What is left is to add the rows g of one state lane. Zero times NaN is NaN: but lanes whose channel does not
 // exist bring zeros, and the others are all of one sequence.
 //
-// tf32 cuts addends to 11 bits, by 0.7 * 2^-11 of their size on average. So they come larger by that (CUT): what has 11 bits stays
-// as it is, and the rest is cut about as often up as down. Where addends cancel, the rest shows all the same. Split, an addend is two
-// of the matrix: its first bits and the rest.
+// tf32 cuts addends to 11 bits, by 0.7 * 2^-11 of their size on average. So they come larger by that (CUT): what has 11
+// bits stays as it is, and the rest is cut about as often up as down. Where addends cancel, the rest shows all the same.
+// Split, an addend is two of the matrix: its first bits and the rest.
 struct ChannelSums {
   static constexpr int ROWS = WARP_CHANNELS / 4;
   static constexpr int MATRICES = (STATES + 7) / 8;

@@ -55,7 +55,8 @@ __device__ __forceinline__ Tile shared_tile(int turn) {
   return tile;
 }
 
-// STATES values of the thread in slot `index` of an array (WARPS, `slots`, STATES, 32): neighbours in threads are neighbours in memory.
+// STATES values of the thread in slot `index` of an array (WARPS, `slots`, STATES, 32): neighbours in threads are
+// neighbours in memory.
 constexpr int OWN_WIDTH = STATES % 4 == 0 ? 4 : STATES % 2 == 0 ? 2 : 1;
 __device__ __forceinline__ float* own_place(float* array, int slots, int index) {
   return array + (int(threadIdx.x) / 32 * slots + index) * STATES * 32 + int(threadIdx.x) % 32 * OWN_WIDTH;

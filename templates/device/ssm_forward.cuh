@@ -4,7 +4,8 @@
 #include "math.cuh"
 #include "ssm_segments.cuh"
 #include "ssm_tile.cuh"
-// Running the scan forward through the tokens of a sequence or segment, as ssm_pack_fwd.cu says: with outputs, or for the states alone.
+// Running the scan forward through the tokens of a sequence or segment, as ssm_pack_fwd.cu says: with outputs, or for the
+// states alone.
 constexpr int FORWARD_GROUP = TILE_TOKENS < 8 ? TILE_TOKENS : 8;  // tokens that the lanes of a channel share at a time
 
 // A tile in shared memory. Each array has two places: one for the present tile, one for the next.
@@ -95,8 +96,8 @@ __device__ __forceinline__ void run_group(const ForwardTile& tile, int first, in
   }
 }
 
-// The tokens of an item, tile by tile, from states h. Calls before_group(index in the item) each FORWARD_GROUP tokens. `dt_sum` gets the
-// sum of dt over the tokens that this lane prepares.
+// The tokens of an item, tile by tile, from states h. Calls before_group(index in the item) each FORWARD_GROUP tokens.
+// `dt_sum` gets the sum of dt over the tokens that this lane prepares.
 template <bool OUTPUTS, typename BeforeGroup>
 __device__ __forceinline__ void run_item(const SsmArguments& args, const SequenceItem& item, const ChannelRange& range,
                                          const Channel& mine, float (&h)[STATES], float& dt_sum, BeforeGroup before_group) {
