@@ -20,15 +20,28 @@ Case in_segments(Operator op, Dtype dtype) {
   return c;
 }
 
+/// More lanes than tokens that they share at a time, and more channels than a block takes at once. The last segments
+/// have an odd number of tiles, so that those of the next channels begin where they have ended.
+Case with_many_lanes(Operator op, Dtype dtype) {
+  Case c = in_segments(op, dtype);
+  c.rows = {row_of({1025, 5, 2120})};
+  c.config.insert(c.config.end(), {{"block", "64"}, {"lanes", "32"}, {"vector", "1"}});
+  if (op == Operator::ssm_pack_bwd) {
+    c.config.insert(c.config.end(), {{"tile_tokens", "8"}, {"channel_sums", "registers"}});
+  }
+  return c;
+}
+
 TEST_P(KnownFaults, segments_of_long_sequences_give_the_values_of_the_oracle) {
   for (const Operator op : {Operator::ssm_pack_fwd, Operator::ssm_pack_bwd}) {
     for (const Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
-      const Case c = in_segments(op, dtype);
-      const CaseRun run = first_run(device(), c);
-      const Reference reference = compute_reference(c, run.inputs);
-      expect_pass(check_against_oracle(run, reference));
-      if (op == Operator::ssm_pack_bwd) {
-        expect_pass(check_against_oracle(run_with_stored_checkpoints(device(), run), reference));
+      for (const Case& c : {in_segments(op, dtype), with_many_lanes(op, dtype)}) {
+        const CaseRun run = first_run(device(), c);
+        const Reference reference = compute_reference(c, run.inputs);
+        expect_pass(check_against_oracle(run, reference));
+        if (op == Operator::ssm_pack_bwd) {
+          expect_pass(check_against_oracle(run_with_stored_checkpoints(device(), run), reference));
+        }
       }
     }
   }
@@ -40,10 +53,12 @@ TEST(SegmentOrder, ChangesNoBit) {
   const std::unique_ptr<Device> seeded = open_host_device({HostOrder::Kind::seeded, 1});
   Device* const others[] = {reverse.get(), seeded.get()};
   for (const Operator op : {Operator::ssm_pack_fwd, Operator::ssm_pack_bwd}) {
-    const CaseRun run = first_run(*forward, in_segments(op, Dtype::bf16));
-    expect_pass(check_thread_orders(others, run));
-    if (op == Operator::ssm_pack_bwd) {
-      expect_pass(check_thread_orders(others, run_with_stored_checkpoints(*forward, run)));
+    for (const Case& c : {in_segments(op, Dtype::bf16), with_many_lanes(op, Dtype::bf16)}) {
+      const CaseRun run = first_run(*forward, c);
+      expect_pass(check_thread_orders(others, run));
+      if (op == Operator::ssm_pack_bwd) {
+        expect_pass(check_thread_orders(others, run_with_stored_checkpoints(*forward, run)));
+      }
     }
   }
 }

@@ -53,6 +53,9 @@ TEST_P(ThreadOrder, ChangesNoBit) {
       many.dim = 6;
       many.config.clear();
       check(many);
+      // One tile between checkpoints, and several sequences a block: each may begin where the one before has ended.
+      many.config = {{"tile_tokens", "16"}};
+      check(many);
     }
     c.config.clear();
     for (const Field& field : second.values.table()) {
