@@ -17,6 +17,13 @@ using packjit::api::write_struct;
 namespace {
 
 std::unique_ptr<packjit::api::Backend> backend_for(const packjit_device_options& options) {
+  const bool numbered = options.kind == PACKJIT_GPU || options.kind == PACKJIT_AUTO;
+  if (options.ordinal < 0 || (options.ordinal > 0 && !numbered)) {
+    throw std::invalid_argument(fmt::format(
+        "packjit_device_options: ordinal is {}; expected the number of a GPU, 0 or more, with PACKJIT_GPU or "
+        "PACKJIT_AUTO, and 0 with the others",
+        options.ordinal));
+  }
   switch (options.kind) {
     case PACKJIT_HOST:
       return packjit::api::host_backend();

@@ -46,6 +46,12 @@ std::unique_ptr<Map> Map::from_host(Backend& backend, void* stream, const packji
   const MapStorage storage = storage_of(options);
   check_given(form, boundaries);
   const bool limited = options.max_sequences != 0 || options.max_seqlen != 0;
+  if (limited && (options.max_sequences == 0 || options.max_seqlen == 0)) {
+    throw std::invalid_argument(
+        fmt::format("packjit_map_options: max_sequences is {} and max_seqlen is {}; set both, or neither where each "
+                    "batch may have limits of its own",
+                    options.max_sequences, options.max_seqlen));
+  }
   MapLimits limits{options.batch, options.seqlen, options.max_sequences, options.max_seqlen};
   if (limited) check_limits(limits);
   Boundaries given;
@@ -95,10 +101,17 @@ void Map::build(void* stream, const packjit_tensor* boundaries) {
   check_given(form_, boundaries);
   use(stream);
   built_->build(boundaries == nullptr ? TensorView{} : view_of(*boundaries, name_of(form_)));
+  was_built_ = true;
+}
+
+void Map::refuse_unbuilt() const {
+  if (!built_ || was_built_) return;
+  throw std::invalid_argument("the map has no boundaries yet: packjit_map_build gives it those of a batch");
 }
 
 void Map::check(void* stream) {
   if (!built_) return;  // boundaries from the host were checked as they were read
+  refuse_unbuilt();
   use(stream);
   built_->check();
 }

@@ -19,6 +19,8 @@ class Map {
                                          std::int32_t index_dtype);
   void build(void* stream, const packjit_tensor* boundaries);
   void check(void* stream);
+  /// Throws std::invalid_argument for a map to be built on the device that never was.
+  void refuse_unbuilt() const;
 
   [[nodiscard]] const MappedSequences& sequences() const { return built_ ? built_->sequences() : *copied_; }
   /// What kernels are chosen by.
@@ -38,6 +40,7 @@ class Map {
   Boundaries::Form form_ = Boundaries::Form::rows;
   std::optional<MappedSequences> copied_;
   std::optional<DeviceSequenceMap> built_;
+  bool was_built_ = false;
 };
 
 }  // namespace packjit::api

@@ -48,6 +48,10 @@ void check_shape(const packjit_shape& shape) {
     throw std::invalid_argument(
         fmt::format("packjit_shape: groups is {}, expected 0 to dim ({})", shape.groups, shape.dim));
   }
+  if (shape.caller_workspace != 0 && shape.caller_workspace != 1) {
+    throw std::invalid_argument(
+        fmt::format("packjit_shape: caller_workspace is {}; expected 0 or 1", shape.caller_workspace));
+  }
   if (shape.layout < PACKJIT_TOKEN_MAJOR || shape.layout > PACKJIT_STRIDED) {
     throw std::invalid_argument(
         fmt::format("packjit_shape: layout is {}; expected PACKJIT_TOKEN_MAJOR (0), PACKJIT_CHANNEL_MAJOR (1) or "
@@ -127,6 +131,25 @@ void* workspace_of(Lane& lane, std::int64_t needed, const packjit_workspace* giv
   return workspace.data;
 }
 
+/// Kernels go on reading inputs after they have begun to write outputs.
+void refuse_shared(Operator op, std::span<void* const> addresses, GivenTensors tensors) {
+  const std::span<const TensorRule> rules = tensor_rules(op);
+  const auto empty = [](const packjit_tensor& tensor) {
+    return std::any_of(tensor.shape, tensor.shape + tensor.rank, [](std::int64_t size) { return size == 0; });
+  };
+  for (std::size_t out = 0; out < addresses.size(); ++out) {
+    if (!rules[out].output || addresses[out] == nullptr) continue;
+    for (std::size_t other = 0; other < addresses.size(); ++other) {
+      if (other == out || addresses[other] != addresses[out] || empty(*tensors[out]) || empty(*tensors[other]))
+        continue;
+      throw std::invalid_argument(
+          fmt::format("{}: tensors {} and {} begin at the same address; what a call writes needs "
+                      "memory of its own",
+                      name_of(op), rules[out].name, rules[other].name));
+    }
+  }
+}
+
 }  // namespace
 
 bool is_backward_direction(std::int32_t direction) {
@@ -143,6 +166,7 @@ void PackedOperator::run(bool backward, void* stream, const Map& map, GivenTenso
   const Spec& asked = spec(backward);
   if (&map.backend() != &backend_)
     throw std::invalid_argument("the map was made with another device than the operator");
+  map.refuse_unbuilt();
   const std::unique_ptr<Lane> lane = backend_.enter(stream);
   if (map.context() != lane->context()) {
     throw std::invalid_argument(
@@ -168,6 +192,7 @@ void PackedOperator::run(bool backward, void* stream, const Map& map, GivenTenso
   void* memory = workspace_of(*lane, plan->call.plan.workspace_bytes, workspace);
   std::array<void*, 21> addresses{};
   for (std::size_t i = 0; i < tensors.size(); ++i) addresses.at(i) = tensors[i] == nullptr ? nullptr : tensors[i]->data;
+  refuse_shared(asked.op, std::span(addresses.data(), tensors.size()), tensors);
   const KernelArgument argument = plan->argument.with(std::span(addresses.data(), tensors.size()), sequences, memory);
   for (const KernelLaunch& launch : plan->call.plan.launches) {
     lane->device().launch(*plan->module, launch, argument.bytes());

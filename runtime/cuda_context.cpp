@@ -37,7 +37,7 @@ CudaContext::CudaContext(int ordinal) : driver_(Driver::get()) {
   if (ordinal < 0 || ordinal >= count) {
     throw EnvironmentError(
         fmt::format("no GPU with number {}: the driver shows {}; check `nvidia-smi` and "
-                    "CUDA_VISIBLE_DEVICES, or use --device host",
+                    "CUDA_VISIBLE_DEVICES, or use host execution (--device host, PACKJIT_HOST)",
                     ordinal, count));
   }
   driver_.check(driver_.device_get(&device_, ordinal), "open the GPU");

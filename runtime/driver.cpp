@@ -18,7 +18,7 @@ std::unique_ptr<const Driver> open_driver() {
   if (!driver->file.is_open()) {
     throw EnvironmentError(fmt::format(
         "no GPU: libcuda.so.1 not found ({}). It comes with the NVIDIA driver, not with the CUDA toolkit: install the "
-        "driver, or use --device host",
+        "driver, or use host execution (--device host, PACKJIT_HOST)",
         driver->file.error()));
   }
   const char* missing = nullptr;
@@ -37,9 +37,10 @@ std::unique_ptr<const Driver> open_driver() {
   }
   const CUresult status = driver->init(0);
   if (status == CUDA_ERROR_NO_DEVICE) {
-    throw EnvironmentError(fmt::format(
-        "no GPU: the NVIDIA driver at {} finds none; check `nvidia-smi` and CUDA_VISIBLE_DEVICES, or use --device host",
-        driver->file.path()));
+    throw EnvironmentError(
+        fmt::format("no GPU: the NVIDIA driver at {} finds none; check `nvidia-smi` and CUDA_VISIBLE_DEVICES, or use "
+                    "host execution (--device host, PACKJIT_HOST)",
+                    driver->file.path()));
   }
   if (status != CUDA_SUCCESS) {
     throw EnvironmentError(fmt::format("the NVIDIA driver at {} does not start: {}; check that `nvidia-smi` works",

@@ -257,8 +257,9 @@ Sizes bind_sizes(const Spec& spec, const TensorViews& tensors, std::int64_t batc
     const auto rule = std::find_if(rules.begin(), rules.end(), [&](const TensorRule& r) { return r.name == name; });
     if (rule == rules.end() || !wanted(spec, *rule)) {
       throw std::invalid_argument(fmt::format("{}: tensor {} was given, but {}", name_of(spec.op), name,
-                                              rule == rules.end() ? "the operator has none of that name"
-                                                                  : fmt::format("the Spec has {} = off", rule->field)));
+                                              rule == rules.end()
+                                                  ? "the operator has none of that name"
+                                                  : fmt::format("its options have {} = off", rule->field)));
     }
   }
   for (const TensorRule& rule : tensor_rules(spec.op)) {

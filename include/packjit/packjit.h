@@ -94,7 +94,9 @@ enum {
 };
 
 /* Memory that the caller owns: of the device, or of the host where this says so. Strides count elements and may be
- * anything; those of dimensions of size 1 have no meaning. Beyond the element's own, no alignment is asked for. */
+ * anything; those of dimensions of size 1 have no meaning. Beyond the element's own, no alignment is asked for, but
+ * `checkpoints` begin at a multiple of 16 bytes. What a call writes lies apart from all else that it reads or writes.
+ */
 typedef struct {
   size_t struct_size;
   void* data;
@@ -128,8 +130,8 @@ typedef struct {
   int32_t form;    /* PACKJIT_POSITION_INDICES... */
   int32_t storage; /* PACKJIT_POSITIONS... */
   int64_t batch, seqlen;
-  /* For maps built on the device: room, needed. For others: 0, or limits that boundaries must keep and by which kernels
-   * are chosen, so that they are the same in every batch. */
+  /* For maps built on the device: room, needed. For others: both 0, or limits that boundaries must keep and by which
+   * kernels are chosen, so that they are the same in every batch. */
   int64_t max_sequences, max_seqlen;
 } packjit_map_options;
 
@@ -146,7 +148,8 @@ PACKJIT_API packjit_status packjit_map_create(packjit_device* device, void* stre
  */
 PACKJIT_API packjit_status packjit_map_build(packjit_map* map, void* stream, const packjit_tensor* boundaries);
 /* Waits for `stream`. PACKJIT_BAD_ARGUMENT where boundaries broke a rule since the last check, for the first time they
- * did. Until then every row counts as padding: outputs and gradients are zero. */
+ * did. Until then every row counts as padding: outputs and gradients are zero. A map that was never built is refused,
+ * here and by operators. */
 PACKJIT_API packjit_status packjit_map_check(packjit_map* map, void* stream);
 typedef struct {
   size_t struct_size;

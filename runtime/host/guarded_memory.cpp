@@ -33,7 +33,7 @@ void* GuardedMemory::allocate(std::size_t bytes) {
     storage = static_cast<char*>(std::aligned_alloc(kAlignment, rounded));
   }
   if (storage == nullptr) {
-    throw std::runtime_error(fmt::format("allocating {} bytes for host execution failed: out of memory", bytes));
+    throw OutOfMemory(fmt::format("allocating {} bytes for host execution failed: out of memory", bytes));
   }
   Allocation allocation{std::unique_ptr<char, Free>(storage), storage + kGuardBytes, bytes};
   write_guard(storage, kGuardBytes);

@@ -169,6 +169,51 @@ TEST_F(Host, MisuseIsNamedAndLeavesTheHandlesAsTheyWere) {
   }
 }
 
+TEST_F(Host, OutputsInTheMemoryOfInputsAreRefused) {
+  const OperatorHandle op = make_operator(device, SmallConvolution::options());
+  const MapHandle map = map_from_positions(device, conv.positions);
+  const packjit_tensor weight = tensor(conv.weight.data(), PACKJIT_FP32, {1, 4});
+  const packjit_tensor x = tensor(conv.x.data(), PACKJIT_FP32, {1, 8, 1});
+  const std::vector<float> before = conv.x;
+  const packjit_conv1d_forward_tensors tensors{sizeof(tensors), &x, &weight, nullptr, nullptr, &x, nullptr};
+  EXPECT_EQ(packjit_conv1d_forward(op.get(), nullptr, map.get(), &tensors, nullptr), PACKJIT_BAD_ARGUMENT);
+  EXPECT_TRUE(says("tensors out and x begin at the same address")) << packjit_last_error();
+  EXPECT_EQ(conv.x, before);
+}
+
+TEST_F(Host, AMapThatWasNeverBuiltIsRefused) {
+  const OperatorHandle op = make_operator(device, SmallConvolution::options());
+  const packjit_map_options options{sizeof(options), PACKJIT_POSITION_INDICES, PACKJIT_POSITIONS, 1, 8, 2, 8};
+  packjit_map* made = nullptr;
+  ASSERT_DONE(packjit_map_create(device.get(), nullptr, &options, PACKJIT_INT32, &made));
+  const MapHandle map(made);
+  EXPECT_EQ(packjit_map_check(map.get(), nullptr), PACKJIT_BAD_ARGUMENT);
+  EXPECT_TRUE(says("packjit_map_build")) << packjit_last_error();
+  EXPECT_EQ(conv.run(op.get(), map.get()), PACKJIT_BAD_ARGUMENT);
+  const packjit_tensor positions = tensor(conv.positions.data(), PACKJIT_INT32, {1, 8});
+  ASSERT_DONE(packjit_map_build(map.get(), nullptr, &positions));
+  ASSERT_DONE(packjit_map_check(map.get(), nullptr));
+  ASSERT_DONE(conv.run(op.get(), map.get()));
+  EXPECT_EQ(conv.out, SmallConvolution::kExpected);
+}
+
+TEST_F(Host, LimitsOfAMapComeTogether) {
+  const packjit_tensor positions = tensor(conv.positions.data(), PACKJIT_INT32, {1, 8});
+  const packjit_map_options options{sizeof(options), PACKJIT_POSITION_INDICES, PACKJIT_POSITIONS, 1, 8, 0, 4};
+  packjit_map* map = nullptr;
+  EXPECT_EQ(packjit_map_from_host(device.get(), nullptr, &options, &positions, &map), PACKJIT_BAD_ARGUMENT);
+  EXPECT_TRUE(says("max_sequences is 0 and max_seqlen is 4; set both, or neither")) << packjit_last_error();
+}
+
+TEST(Opening, AnOrdinalIsTheNumberOfAGpu) {
+  for (const auto& [kind, ordinal] : {std::pair{PACKJIT_AUTO, -3}, {PACKJIT_GPU, -1}, {PACKJIT_HOST, 5}}) {
+    const packjit_device_options options{sizeof(options), kind, ordinal};
+    packjit_device* opened = nullptr;
+    EXPECT_EQ(packjit_device_open(&options, &opened), PACKJIT_BAD_ARGUMENT);
+    EXPECT_TRUE(says("ordinal is " + std::to_string(ordinal))) << packjit_last_error();
+  }
+}
+
 TEST_F(Host, NullIsRefusedEverywhere) {
   const OperatorHandle op = make_operator(device, SmallConvolution::options());
   const MapHandle map = map_from_positions(device, conv.positions);
@@ -278,6 +323,10 @@ TEST_F(Host, AbsurdSizesAreRefused) {
   const packjit_map_options rows{sizeof(rows), PACKJIT_ROWS, 0, std::int64_t{1} << 30, std::int64_t{1} << 30, 0, 0};
   packjit_map* map = nullptr;
   EXPECT_EQ(packjit_map_from_host(device.get(), nullptr, &rows, nullptr, &map), PACKJIT_OUT_OF_MEMORY);
+  // Memory of the device runs out in host execution, too.
+  const packjit_shape huge{sizeof(huge), 1 << 20, 1 << 20, 1 << 20, 1, 1 << 20, 1 << 20, PACKJIT_TOKEN_MAJOR, 0};
+  EXPECT_EQ(packjit_operator_prepare(op.get(), nullptr, PACKJIT_BACKWARD, &huge), PACKJIT_OUT_OF_MEMORY)
+      << packjit_last_error();
 #endif
 }
 

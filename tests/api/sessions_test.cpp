@@ -39,6 +39,12 @@ struct SmallScan {
     for (packjit_tensor* grouped : {&B, &C, &dB, &dC}) *grouped = tensor(memory, PACKJIT_BF16, {1, seqlen, 1, 16});
     for (packjit_tensor* square : {&A, &dA}) *square = tensor(memory, PACKJIT_FP32, {dim, 16});
     for (packjit_tensor* flat : {&D, &delta_bias, &dD, &ddelta_bias}) *flat = tensor(memory, PACKJIT_FP32, {dim});
+    char* place = memory;  // never read or written
+    for (packjit_tensor* each : {&u, &delta, &A, &B, &C, &D, &z, &delta_bias, &out, &dout, &du, &ddelta, &dA, &dB, &dC,
+                                 &dD, &dz, &ddelta_bias}) {
+      each->data = place;
+      place += kApart;
+    }
   }
   static packjit_operator_options options() {
     packjit_operator_options o{};
@@ -60,7 +66,8 @@ struct SmallScan {
                                          &dB,         &dC,     &dD,    &dz,     &ddelta_bias, nullptr};
     return packjit_ssm_backward(op, stream, map, &t, workspace);
   }
-  alignas(256) static inline char memory[256];
+  static constexpr std::size_t kApart = 256;
+  alignas(kApart) static inline char memory[18 * kApart];
   std::int64_t seqlen, dim;
   packjit_tensor u, delta, A, B, C, D, z, delta_bias, out, dout, du, ddelta, dA, dB, dC, dD, dz, ddelta_bias;
 };
