@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -166,10 +167,16 @@ void run_export(const ExportOptions& options) {
 }
 
 std::vector<CacheEntry> read_bundle(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  std::string problem;
-  if (!file.is_open() || file.bad()) problem = "it cannot be read";
+  std::string problem, bytes;
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    problem = "it is not a regular file";
+  } else {
+    std::ifstream file(path, std::ios::binary);
+    bytes.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+    if (!file.is_open() || file.bad()) problem = "it cannot be read";
+  }
   auto entries = problem.empty() ? parse_bundle(bytes, problem) : std::nullopt;
   if (!entries) {
     throw std::invalid_argument(fmt::format("cannot import '{}': {}; nothing was imported", path, problem));

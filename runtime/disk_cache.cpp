@@ -264,6 +264,7 @@ std::int64_t DiskCache::clear() {
     const OwnFile kind = kind_of(name);
     if (kind == OwnFile::no) continue;
     const std::error_code failed = folder_->remove(name);
+    if (failed == std::errc::is_a_directory) continue;  // none that the cache made
     if (failed && failed != std::errc::no_such_file_or_directory) error = failed;
     if (!failed && kind == OwnFile::entry) ++entries;
   }

@@ -126,6 +126,11 @@ TEST_F(CacheCommand, ADamagedBundleImportsNothing) {
   outcome = packjit("cache import '" + file("no such file") + "'");
   EXPECT_EQ(outcome.status, 2);
   EXPECT_NE(outcome.text.find("it cannot be read"), std::string::npos) << outcome.text;
+  for (const std::string& path : {std::string("/dev/zero"), folder.string()}) {
+    outcome = packjit("cache import '" + path + "'");
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_NE(outcome.text.find("it is not a regular file; nothing was imported"), std::string::npos) << outcome.text;
+  }
 }
 
 TEST_F(CacheCommand, VerifyNamesDamagedEntries) {
