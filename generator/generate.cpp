@@ -178,7 +178,7 @@ std::string header(const Spec& spec, const Config& config, const std::string& ke
   for (const auto& [title, values] : {std::pair{"Spec", &spec.values}, std::pair{"Config", &config.values}}) {
     text += fmt::format("// {}:\n", title);
     for (const Field& field : values->table()) {
-      text += fmt::format("//   {:<16}{:<12}{}\n", field.name, values->text(field.name), field.meaning);
+      text += fmt::format("//   {:<18}{:<12}{}\n", field.name, values->text(field.name), field.meaning);
     }
   }
   return text;

@@ -46,7 +46,7 @@ constexpr Field kBackwardConfig[] = {
     {"checkpoint_tokens", 1, 512, 8, {}, "tokens between two state checkpoints"},
     {"step_tokens", 1, 16, 2, {}, "tokens whose decays a thread holds in registers at a time"},
     {"channel_sums", 0, 2, 1, kSumLabels,
-     "what sums dB and dC over channels: tensor cores with addends cut to tf32, or split in two"},
+     "what sums dB and dC over channels: shuffles, tensor cores with addends cut to tf32, or split in two"},
     {"vector", 1, 8, 2, {}, "elements that one load or store moves"},
     {"segments", 0, 1, 0, kSwitch,
      "long sequences are cut into segments that run side by side, at the price of a second pass"},

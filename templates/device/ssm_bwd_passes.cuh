@@ -15,7 +15,7 @@ __device__ __forceinline__ void for_each_segment(const SsmArguments& args, Run r
   }
 }
 
-// Running forward takes fewer registers, so that more blocks fit.
+// Running forward takes fewer registers: where three blocks were asked for, four fit.
 constexpr int FORWARD_MIN_BLOCKS = MIN_BLOCKS == 3 ? 4 : MIN_BLOCKS;
 
 static_assert(CHECKPOINT_TOKENS % FORWARD_GROUP == 0, "states are stored between groups");
@@ -73,7 +73,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd_gra
   for_each_segment(args, [&](const ChannelRange& range, const Channel& mine, const Segment& segment) {
     const SequenceItem& item = segment.item;
     if (item.slot < 0 || segment.offset == 0) return;
-    float carry[STATES] = {}, dt_sum = 0.0f;
+    float carry[STATES] = {};
+#if HAS_CHECKPOINTS
+    float dt_sum = 0.0f;
+#endif
 #if HAS_FINAL_STATES
     if (!segment.goes_on) load_states(args.dfinal_states + state_place(args, item, mine), mine.exists, carry);
 #endif
@@ -90,7 +93,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd_gra
       for (int first = TILE_TOKENS - GROUP; first >= 0; first -= GROUP) {
         float dt[1] = {tile.dt[own_token(first) * CHANNELS + mine.own].x};
         float dy[1] = {own_gradient(tile, own_element(first, mine)).dy};
+#if HAS_CHECKPOINTS
         if (share.owner) dt_sum += dt[0];
+#endif
 #pragma unroll
         for (int i = GROUP - 1; i >= 0; --i) {
           float dt_i = share.of_token(dt, i), dy_i = share.of_token(dy, i), c[STATES];

@@ -20,14 +20,14 @@ constexpr int INPUTS = 4;  // activations: u, delta, dout, z
 constexpr int INPUTS = 3;
 #endif
 
-// Arrays with two places hold the present tile, and the next or the one before.
+// Arrays with two places hold the present tile, and the next or the one before; the others the present one.
 struct Tile {
   Element* u;           // two places: the inputs, and du, ddelta, dz in place of u, delta, z
-  Element* delta;
-  Element* dout;
-  Element* z;
+  Element* delta;       // two places
+  Element* dout;        // two places
+  Element* z;           // two places
   float* b;             // two places: (TILE_TOKENS, PADDED_STATES)
-  float* c;
+  float* c;             // two places: the same
   StatePack* fetched_states;  // B and C of the next tile as they are in memory
   Float2* dt;           // (TILE_TOKENS, CHANNELS): dt and its derivative by delta
   float* h;             // (WARPS, SLOTS, STATES, 32): states inside the step; then scratch memory of the channel sums

@@ -108,9 +108,9 @@ __device__ __forceinline__ ChannelRange next_channels(const SsmArguments& args, 
   return channels_from(range.group, range.begin + args.blocks_per_group * CHANNELS, range.group_end);
 }
 
+#if HAS_CHECKPOINTS
 // Where the forward stores states for the backward (checkpoints), it does so after so many tokens of a sequence: 8 or 16, or more
 // where that would take more than 32 bytes a token and channel. As checkpoint_interval() in generator/ssm_pack.cpp.
-#if HAS_CHECKPOINTS
 constexpr int CHECKPOINT_INTERVAL = D_STATE <= 16 ? 8 : D_STATE <= 128 ? 16 : D_STATE <= 256 ? 32 : 64;
 #endif
 
