@@ -324,10 +324,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd(con
     for (int64 index = blockIdx.y; index < *args.item_count; index += gridDim.y) {
       SequenceItem item = args.items[index];
       if (item.slot < 0) {
-        write_zeros(args.du, item, range, CHANNELS);
-        write_zeros(args.ddelta, item, range, CHANNELS);
+        write_zeros(args.du, item, range);
+        write_zeros(args.ddelta, item, range);
 #if HAS_Z
-        write_zeros(args.dz, item, range, CHANNELS);
+        write_zeros(args.dz, item, range);
 #endif
         continue;
       }

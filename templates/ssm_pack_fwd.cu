@@ -43,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_fwd(con
   for (int64 index = blockIdx.y; index < *args.item_count; index += gridDim.y) {
     SequenceItem item = args.items[index];
     if (item.slot < 0) {
-      write_zeros(args.out, item, range, CHANNELS);
+      write_zeros(args.out, item, range);
       continue;
     }
     Segment segment = segment_of(args, item);

@@ -24,12 +24,12 @@ constexpr int UNROLLED_ROUNDS = ROUNDS < 4 ? ROUNDS : 4;
 // Calls move(place in the tile, token of the row, channel) for each pack of the thread that exists.
 template <typename Move>
 __device__ __forceinline__ void for_each_pack(const SequenceItem& item, int base, const ChannelRange& range, Move move) {
-  TilePlace first = tile_place(threadIdx.x, CHANNELS);
+  TilePlace first = tile_place(threadIdx.x);
   int tokens = item.length - base - first.token, channels = range.end - range.begin - first.channel;
   int place = first.token * TOKEN_STEP + first.channel * CHANNEL_STEP;
 #pragma unroll UNROLLED_ROUNDS
   for (int round = 0; round < ROUNDS; ++round) {
-    TilePlace step = tile_place(round * BLOCK, CHANNELS);  // sizes are powers of two: places add up
+    TilePlace step = tile_place(round * BLOCK);  // sizes are powers of two: places add up
     if (PACKS < BLOCK && threadIdx.x >= PACKS) break;
     if (step.token >= tokens || step.channel >= channels) continue;
     move(place + step.token * TOKEN_STEP + step.channel * CHANNEL_STEP,

@@ -216,11 +216,11 @@ __device__ __forceinline__ StepSize step_size_and_derivative(float biased) {
 struct TilePlace {
   int token, channel;  // inside the tile, inside the block
 };
-__device__ __forceinline__ TilePlace tile_place(unsigned index, unsigned channels) {
+__device__ __forceinline__ TilePlace tile_place(unsigned index) {
 #if LAYOUT == CHANNEL_MAJOR
   return {int(index % TILE_TOKENS), int(index / TILE_TOKENS * VECTOR)};
 #else
-  unsigned packs = channels / VECTOR;
+  constexpr unsigned packs = CHANNELS / VECTOR;
   return {int(index / packs), int(index % packs * VECTOR)};
 #endif
 }
@@ -296,11 +296,10 @@ __device__ __forceinline__ void stage_b_and_c(const SequenceItem& item, int base
 }
 
 // Padding tokens: zero in every channel of the block.
-__device__ __forceinline__ void write_zeros(const View3& view, const SequenceItem& item, const ChannelRange& range,
-                                            int channels) {
+__device__ __forceinline__ void write_zeros(const View3& view, const SequenceItem& item, const ChannelRange& range) {
   for (int base = 0; base < item.length; base += TILE_TOKENS) {
-    for (int k = threadIdx.x; k < TILE_TOKENS * channels / VECTOR; k += BLOCK) {
-      TilePlace place = tile_place(k, channels);
+    for (int k = threadIdx.x; k < TILE_TOKENS * CHANNELS / VECTOR; k += BLOCK) {
+      TilePlace place = tile_place(k);
       int64 channel = range.begin + place.channel;
       if (base + place.token >= item.length || channel >= range.end) continue;
       float zero[VECTOR] = {};
