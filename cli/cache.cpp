@@ -218,7 +218,7 @@ void run_import(const std::string& path) {
     entry.origin = CacheEntry::Origin::imported;
     fresh.push_back(entry);
   }
-  fill_disk_cache(fresh);
+  fill(*disk, fresh);
   print_result(fmt::format("imported {} entries into {}, {} were there\n{}", fresh.size(), disk->path(),
                            entries.size() - fresh.size(), note_on_compiler(entries)));
 }

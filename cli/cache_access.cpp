@@ -36,11 +36,10 @@ std::string bundle_of(std::vector<CacheEntry> entries) {
   return bundle_bytes(parts);
 }
 
-void fill_disk_cache(const std::vector<CacheEntry>& entries) {
-  const auto disk = open_disk_cache(DiskCache::Missing::make);
+void fill(DiskCache& disk, const std::vector<CacheEntry>& entries) {
   for (const CacheEntry& entry : entries) {
     // The cache's own warning has said why.
-    if (!disk->publish(entry)) throw EnvironmentError(fmt::format("cannot write to the disk cache '{}'", disk->path()));
+    if (!disk.publish(entry)) throw EnvironmentError(fmt::format("cannot write to the disk cache '{}'", disk.path()));
   }
 }
 

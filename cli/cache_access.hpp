@@ -19,7 +19,7 @@ namespace packjit {
 /// The bytes of a bundle of these entries, none of them marked as imported.
 [[nodiscard]] std::string bundle_of(std::vector<CacheEntry> entries);
 
-/// Puts entries into the disk cache. Throws EnvironmentError where it is off or one cannot be written.
-void fill_disk_cache(const std::vector<CacheEntry>& entries);
+/// Puts entries into the disk cache. Throws EnvironmentError where one cannot be written.
+void fill(DiskCache& disk, const std::vector<CacheEntry>& entries);
 
 }  // namespace packjit

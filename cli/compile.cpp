@@ -150,7 +150,7 @@ void run_compile(const CompileOptions& options) {
   std::optional<OutputFile> bundle;
   if (!options.bundle.empty()) bundle.emplace(options.bundle);
   // That it is off is known before the work is done.
-  if (options.cache) (void)open_disk_cache(DiskCache::Missing::make);
+  const auto disk = options.cache ? open_disk_cache(DiskCache::Missing::make) : nullptr;
 
   std::vector<OperatorReport> reports;
   Progress progress("compiling", static_cast<std::int64_t>(archs.size()));
@@ -166,9 +166,11 @@ void run_compile(const CompileOptions& options) {
     json["files"] = writer.write(spec.op, report);
     images.push_back(std::move(json));
   }
-  if (options.cache) fill_disk_cache(entries_of(reports, nvrtc));
+  std::vector<CacheEntry> entries;
+  if (disk != nullptr || bundle) entries = entries_of(reports, nvrtc);
+  if (disk != nullptr) fill(*disk, entries);
   if (bundle) {
-    bundle->write(bundle_of(entries_of(reports, nvrtc)));
+    bundle->write(bundle_of(std::move(entries)));
     bundle->commit();
   }
   const std::string spilling = spilling_kernels(reports);
