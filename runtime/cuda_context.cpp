@@ -31,16 +31,22 @@ DeviceInfo describe_gpu(const Driver& driver, CUdevice device) {
   return info;
 }
 
-CudaContext::CudaContext(int ordinal) : driver_(Driver::get()) {
+CUdevice gpu_numbered(const Driver& driver, int ordinal) {
   int count = 0;
-  driver_.check(driver_.device_count(&count), "count the GPUs");
+  driver.check(driver.device_count(&count), "count the GPUs");
   if (ordinal < 0 || ordinal >= count) {
     throw EnvironmentError(
-        fmt::format("no GPU with number {}: the driver shows {}; check `nvidia-smi` and "
-                    "CUDA_VISIBLE_DEVICES, or use host execution (--device host, PACKJIT_HOST)",
+        fmt::format("no GPU with number {}: the driver shows {}; check `nvidia-smi` and CUDA_VISIBLE_DEVICES, or use "
+                    "host execution (--device host, PACKJIT_HOST)",
                     ordinal, count));
   }
-  driver_.check(driver_.device_get(&device_, ordinal), "open the GPU");
+  CUdevice device = 0;
+  driver.check(driver.device_get(&device, ordinal), "open the GPU");
+  return device;
+}
+
+CudaContext::CudaContext(int ordinal) : driver_(Driver::get()) {
+  device_ = gpu_numbered(driver_, ordinal);
   info_ = describe_gpu(driver_, device_);
   const CUresult status = driver_.context_retain(&context_, device_);
   if (status != CUDA_SUCCESS) {

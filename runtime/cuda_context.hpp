@@ -38,6 +38,9 @@ class CudaContext {
   DeviceInfo info_;
 };
 
+/// The GPU with this number. Throws EnvironmentError when there is none.
+[[nodiscard]] CUdevice gpu_numbered(const Driver& driver, int ordinal);
+
 /// What the driver says of one GPU.
 [[nodiscard]] DeviceInfo describe_gpu(const Driver& driver, CUdevice device);
 

@@ -115,8 +115,7 @@ void CudaDevice::write(void* to_device, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
   state_->refuse_in_capture("copying to the GPU");
   const CudaContext::Current current(*state_->context);
-  state_->wait(state_->context->driver().copy_to_device(reinterpret_cast<CUdeviceptr>(to_device), from, bytes,
-                                                        state_->context->stream()));
+  state_->wait(state_->context->driver().copy_to_device(to_address(to_device), from, bytes, state_->context->stream()));
 }
 
 void CudaDevice::read(void* to, const void* from_device, std::size_t bytes) {
@@ -124,8 +123,7 @@ void CudaDevice::read(void* to, const void* from_device, std::size_t bytes) {
   const CudaContext::Current current(*state_->context);
   CUresult status = CUDA_SUCCESS;
   if (bytes > 0) {
-    status = state_->context->driver().copy_to_host(to, reinterpret_cast<CUdeviceptr>(from_device), bytes,
-                                                    state_->context->stream());
+    status = state_->context->driver().copy_to_host(to, to_address(from_device), bytes, state_->context->stream());
   }
   state_->wait(status);
 }
@@ -134,8 +132,7 @@ void CudaDevice::fill(void* on_device, unsigned char value, std::size_t bytes) {
   if (bytes == 0) return;
   const CudaContext::Current current(*state_->context);
   const Driver& driver = state_->context->driver();
-  driver.check(driver.memory_set(reinterpret_cast<CUdeviceptr>(on_device), value, bytes, state_->context->stream()),
-               "fill device memory");
+  driver.check(driver.memory_set(to_address(on_device), value, bytes, state_->context->stream()), "fill device memory");
 }
 
 void CudaDevice::check_guards() {

@@ -24,9 +24,6 @@ constexpr Guard make_guard() {
 }
 constexpr Guard kGuard = make_guard();
 
-// The driver's addresses are integers.
-void* to_pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }  // NOLINT(performance-no-int-to-ptr)
-
 }  // namespace
 
 void CudaMemory::release_all() noexcept {
@@ -56,7 +53,7 @@ void* CudaMemory::allocate(std::size_t bytes) {
 }
 
 void CudaMemory::release(void* memory) noexcept {
-  const auto found = blocks_.find(reinterpret_cast<CUdeviceptr>(memory));
+  const auto found = blocks_.find(to_address(memory));
   if (found == blocks_.end()) return;
   context_.driver().memory_free(found->second.base);
   blocks_.erase(found);

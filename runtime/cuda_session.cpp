@@ -13,29 +13,12 @@
 #include "runtime/fork_watch.hpp"
 
 namespace packjit {
-namespace {
-
-// The driver's addresses are integers.
-void* to_pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }  // NOLINT(performance-no-int-to-ptr)
-
-}  // namespace
-
 CudaSession::CudaSession(const Driver& driver, std::optional<int> ordinal, CompileForGpu compile)
     : driver_(driver), compile_(std::move(compile)) {
   watch_forks();
   forks_ = forks_seen();
   if (!ordinal) return;
-  int count = 0;
-  driver_.check(driver_.device_count(&count), "count the GPUs");
-  if (*ordinal < 0 || *ordinal >= count) {
-    throw EnvironmentError(
-        fmt::format("no GPU with number {}: the driver shows {}; check `nvidia-smi` and CUDA_VISIBLE_DEVICES, or use "
-                    "host execution",
-                    *ordinal, count));
-  }
-  CUdevice device = 0;
-  driver_.check(driver_.device_get(&device, *ordinal), "open the GPU");
-  device_ = device;
+  device_ = gpu_numbered(driver_, *ordinal);
   primary_ = retain();
 }
 

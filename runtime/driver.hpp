@@ -80,4 +80,10 @@ struct Driver {
   void check(CUresult result, const char* action) const;
 };
 
+/// The driver's addresses are integers.
+inline void* to_pointer(CUdeviceptr address) {
+  return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+inline CUdeviceptr to_address(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
+
 }  // namespace packjit

@@ -8,9 +8,6 @@
 namespace packjit {
 namespace {
 
-void* to_pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }  // NOLINT(performance-no-int-to-ptr)
-CUdeviceptr to_address(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
-
 const ContextModule& own_module(const Module& module, const CudaSession::Entered& entered) {
   const auto* own = dynamic_cast<const ContextModule*>(&module);
   if (own == nullptr || own->context_id() != entered.context().id) {
