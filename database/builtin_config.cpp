@@ -70,9 +70,9 @@ Config scan_config(const Spec& spec, const std::string& arch, const Workload& wo
     config.values.set_text("channel_sums", !tensor ? "registers" : dtype == Dtype::bf16 ? "tensor" : "split");
     // Splitting takes registers too; so do given states.
     const bool split = dtype != Dtype::bf16;
-    const bool more_code = spec.values["initial_states"] + spec.values["final_states"] > 0;
+    const bool given_states = spec.values["initial_states"] + spec.values["final_states"] > 0;
     config.values.set("step_tokens",
-                      d_state > 32 && (split || more_code) ? std::max(row.step_tokens / 2, 1) : row.step_tokens);
+                      d_state > 32 && (split || given_states) ? std::max(row.step_tokens / 2, 1) : row.step_tokens);
     config.values.set("vector", std::min(row.vector, row.block / row.lanes));
     config.values.set("min_blocks", split ? std::min(row.min_blocks, 2) : row.min_blocks);
   } else {

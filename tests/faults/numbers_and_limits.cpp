@@ -200,8 +200,8 @@ TEST_P(KnownFaults, channel_major_tiles_smaller_than_the_block) {
   }
 }
 
-// Behind the end of a sequence nothing decays, and without softplus nothing else kept what comes after the sequence out
-// of the sum of ddelta.
+// Behind the end of a sequence nothing decays, so what comes after it reaches the tokens there, which must have no
+// share in the sum of ddelta; without softplus, too.
 TEST_P(KnownFaults, delta_bias_gets_nothing_from_behind_the_end) {
   for (const std::int64_t length : {1, 5, 17}) {
     Case c = small(Operator::ssm_pack_bwd, {{length}});
