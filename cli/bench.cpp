@@ -11,12 +11,12 @@
 #include "cli/bench_peers.hpp"
 #include "cli/bench_report.hpp"
 #include "cli/bench_rows.hpp"
-#include "cli/bench_shapes.hpp"
 #include "cli/commands.hpp"
 #include "cli/lengths_file.hpp"
 #include "cli/spec_options.hpp"
 #include "cli/terminal.hpp"
 #include "runtime/nvrtc.hpp"
+#include "tuning/batch_shape.hpp"
 
 namespace packjit {
 namespace {
@@ -63,10 +63,10 @@ void check_options(const Options& options) {
                                             options.choices.dim, options.repeats));
   }
   for (const Operator op : kOperators) {
-    (void)bench_config(bench_spec(op, options.choices), "sm_90", {}, {});  // says which size or dtype is out of range
+    (void)config_with(spec_for(op, options.choices), "sm_90", {}, {});  // says which size or dtype is out of range
   }
   for (const Operator op : chosen_operators(options.only)) {
-    (void)bench_config(bench_spec(op, options.choices), "sm_90", {}, options.set);
+    (void)config_with(spec_for(op, options.choices), "sm_90", {}, options.set);
   }
 }
 
@@ -76,7 +76,7 @@ std::vector<ListedRow> measure_all(const Bench& bench, const Options& options) {
   Progress progress("measuring", static_cast<std::int64_t>(chosen.size()));
   for (const Operator op : chosen) {
     progress.set_label(std::string(name_of(op)));
-    const std::vector<Variant> variants = variants_of(bench_spec(op, bench.choices));
+    const std::vector<Variant> variants = variants_of(spec_for(op, bench.choices));
     for (const Variant& variant : variants) {
       rows.push_back({&variant == &variants.front() ? "operators" : "variants", packed_row(bench, op, variant)});
     }
@@ -88,8 +88,8 @@ std::vector<ListedRow> measure_all(const Bench& bench, const Options& options) {
   }
   if (!options.together) return rows;
   progress.set_label("forward and backward");
-  const std::vector<Variant> forward = variants_of(bench_spec(Operator::ssm_pack_fwd, bench.choices));
-  const std::vector<Variant> backward = variants_of(bench_spec(Operator::ssm_pack_bwd, bench.choices));
+  const std::vector<Variant> forward = variants_of(spec_for(Operator::ssm_pack_fwd, bench.choices));
+  const std::vector<Variant> backward = variants_of(spec_for(Operator::ssm_pack_bwd, bench.choices));
   for (std::size_t i = 0; i < forward.size(); ++i) {
     rows.push_back({"together", together_row(bench, forward[i], backward[i])});
   }
@@ -102,7 +102,7 @@ void bench_ops(Options options, const std::string& command) {
   std::vector<Document> documents;
   options.shape.lengths_file = !options.lengths.empty();
   if (options.shape.lengths_file) documents = read_lengths_file(options.lengths);
-  const BenchShape shape = bench_shape(options.shape, documents);
+  const BatchShape shape = batch_shape(options.shape, documents);
 
   const auto device = CudaDevice::open();
   BenchHeader header;
@@ -147,7 +147,7 @@ void register_bench(CLI::App& app) {
   const auto options = std::make_shared<Options>();
   ShapeOptions& shape = options->shape;
   OperatorChoices& choices = options->choices;
-  ops->add_option("--shape", shape.shape, "lengths: " + bench_shape_help() + "; default packed");
+  ops->add_option("--shape", shape.shape, "lengths: " + batch_shape_help() + "; default packed");
   ops->add_option("--tokens", shape.tokens, "tokens of all rows together, 32768 by default");
   ops->add_option("--length", shape.length, "tokens of each sequence, for --shape equal");
   ops->add_option("--lengths", options->lengths,

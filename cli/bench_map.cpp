@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "checking/random.hpp"
-#include "cli/bench_measure.hpp"
 #include "cli/terminal.hpp"
 #include "generator/shared_fields.hpp"
 #include "runtime/cuda_device.hpp"
 #include "runtime/device_sequence_map.hpp"
+#include "tuning/measure.hpp"
 
 namespace packjit {
 namespace {

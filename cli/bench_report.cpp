@@ -75,7 +75,7 @@ std::string memory_table(std::span<const BenchRow> rows) {
 }  // namespace
 
 nlohmann::json json_of(const BenchHeader& header) {
-  const BenchShape& shape = header.shape;
+  const BatchShape& shape = header.shape;
   return {{"date", header.date},
           {"command", header.command},
           {"gpu", header.gpu.name},
@@ -103,7 +103,7 @@ nlohmann::json json_of(const BenchHeader& header) {
 }
 
 std::string text_of(const BenchHeader& header) {
-  const BenchShape& shape = header.shape;
+  const BatchShape& shape = header.shape;
   return fmt::format(
       "{}, copy {:.2f} TB/s; shape {}: {} sequences, {} tokens in {} x {}, longest {}\n"
       "dim {}, d_state {}, conv_width {}, {}; medians of {}\n"

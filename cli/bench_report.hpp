@@ -5,10 +5,10 @@
 #include <span>
 #include <string>
 
-#include "cli/bench_limits.hpp"
-#include "cli/bench_measure.hpp"
-#include "cli/bench_shapes.hpp"
-#include "cli/bench_variants.hpp"
+#include "tuning/batch_shape.hpp"
+#include "tuning/limits.hpp"
+#include "tuning/measure.hpp"
+#include "tuning/operator_choices.hpp"
 
 namespace packjit {
 
@@ -17,7 +17,7 @@ struct BenchHeader {
   std::string date, command, nvrtc;
   DeviceInfo gpu;
   double bytes_per_second = 0;  ///< of a copy
-  BenchShape shape;
+  BatchShape shape;
   OperatorChoices choices;
   int repeats = 0;
   CacheState cache = CacheState::rotating;

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "cli/bench_calls.hpp"
+#include "tuning/prepared_call.hpp"
 
 namespace packjit {
 namespace {
@@ -62,17 +62,17 @@ BenchRow named_row(Operator op, const Variant& variant, std::string_view way) {
   return row;
 }
 
-std::optional<std::int64_t> saved_for(const Bench& bench, const Variant& variant, const BenchShape& shape) {
+std::optional<std::int64_t> saved_for(const Bench& bench, const Variant& variant, const BatchShape& shape) {
   if (!is_backward(variant.spec.op)) return std::nullopt;
   const Operator forward = is_scan(variant.spec.op) ? Operator::ssm_pack_fwd : Operator::conv1d_pack_fwd;
-  return saved_bytes(bench_spec(forward, bench.choices), variant.spec, bench_sizes(bench.choices, shape));
+  return saved_bytes(spec_for(forward, bench.choices), variant.spec, batch_sizes(bench.choices, shape));
 }
 
 /// One call on the rows of a shape, with tensors of its own.
-void measure_whole(const Bench& bench, const Variant& variant, const BenchShape& shape, BenchRow& row) {
-  const Sizes sizes = bench_sizes(bench.choices, shape);
+void measure_whole(const Bench& bench, const Variant& variant, const BatchShape& shape, BenchRow& row) {
+  const Sizes sizes = batch_sizes(bench.choices, shape);
   const int sets = sets_for(bench, tensor_bytes(variant.spec, sizes));
-  const BenchTensors tensors(bench.instruments.device, {&variant.spec, 1}, sizes, sets, bench.seed);
+  const BatchTensors tensors(bench.instruments.device, {&variant.spec, 1}, sizes, sets, bench.seed);
   row.computed_tokens = shape.real_tokens();
   row.saved_bytes = saved_for(bench, variant, shape);
   measure_calls(bench, {whole_call(setting_of(bench), variant.spec, shape, tensors)}, sets, row);
@@ -93,8 +93,8 @@ BenchRow packed_row(const Bench& bench, Operator op, const Variant& variant) {
 
 BenchRow padded_row(const Bench& bench, Operator op, const Variant& variant) {
   BenchRow row = named_row(op, variant, "padded");
-  const BenchShape shape = padded_shape(bench.shape);
-  const Sizes sizes = bench_sizes(bench.choices, shape);
+  const BatchShape shape = padded_shape(bench.shape);
+  const Sizes sizes = batch_sizes(bench.choices, shape);
   const std::int64_t tensors = tensor_bytes(variant.spec, sizes);
   const Plan launches =
       plan(variant.spec, config_for(setting_of(bench), variant.spec, shape), {sizes, shape.sequences()});
@@ -111,9 +111,9 @@ BenchRow padded_row(const Bench& bench, Operator op, const Variant& variant) {
 
 BenchRow one_by_one_row(const Bench& bench, Operator op, const Variant& variant) {
   BenchRow row = named_row(op, variant, "one_by_one");
-  const Sizes sizes = bench_sizes(bench.choices, bench.shape);
+  const Sizes sizes = batch_sizes(bench.choices, bench.shape);
   const int sets = sets_for(bench, tensor_bytes(variant.spec, sizes));
-  const BenchTensors tensors(bench.instruments.device, {&variant.spec, 1}, sizes, sets, bench.seed);
+  const BatchTensors tensors(bench.instruments.device, {&variant.spec, 1}, sizes, sets, bench.seed);
   row.computed_tokens = bench.shape.real_tokens();
   row.saved_bytes = saved_for(bench, variant, bench.shape);
   measure_calls(bench, calls_of_sequences(setting_of(bench), variant.spec, bench.shape, tensors), sets, row);
@@ -125,11 +125,11 @@ BenchRow together_row(const Bench& bench, const Variant& forward, const Variant&
   row.name = fmt::format("{}+bwd", name_of(forward.spec.op));
   row.variant = backward.label;
   row.way = "packed";
-  const Sizes sizes = bench_sizes(bench.choices, bench.shape);
+  const Sizes sizes = batch_sizes(bench.choices, bench.shape);
   const std::int64_t bytes = tensor_bytes(forward.spec, sizes) + tensor_bytes(backward.spec, sizes);
   const int sets = sets_for(bench, bytes);
   const Spec specs[] = {forward.spec, backward.spec};
-  const BenchTensors tensors(bench.instruments.device, specs, sizes, sets, bench.seed);
+  const BatchTensors tensors(bench.instruments.device, specs, sizes, sets, bench.seed);
   row.computed_tokens = bench.shape.real_tokens();
   row.saved_bytes = saved_bytes(forward.spec, backward.spec, sizes);
   measure_calls(bench,

@@ -3,19 +3,19 @@
 #include <string>
 #include <vector>
 
-#include "cli/bench_measure.hpp"
 #include "cli/bench_report.hpp"
-#include "cli/bench_shapes.hpp"
-#include "cli/bench_variants.hpp"
+#include "tuning/batch_shape.hpp"
+#include "tuning/measure.hpp"
+#include "tuning/operator_choices.hpp"
 
 namespace packjit {
 
 /// What all rows of a report share.
 struct Bench {
   Instruments& instruments;
-  const BenchShape& shape;
+  const BatchShape& shape;
   OperatorChoices choices;
-  std::vector<std::string> settings;  ///< of bench_config()
+  std::vector<std::string> settings;  ///< of config_with()
   std::uint64_t seed = 1;
   double bytes_per_second = 0;  ///< of a copy
 };

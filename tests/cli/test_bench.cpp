@@ -10,15 +10,15 @@
 #include <set>
 #include <sstream>
 
-#include "cli/bench_limits.hpp"
-#include "cli/bench_measure.hpp"
 #include "cli/bench_peers.hpp"
 #include "cli/bench_report.hpp"
 #include "cli/bench_rows.hpp"
-#include "cli/bench_shapes.hpp"
-#include "cli/bench_variants.hpp"
 #include "cli/spec_options.hpp"
 #include "runtime/errors.hpp"
+#include "tuning/batch_shape.hpp"
+#include "tuning/limits.hpp"
+#include "tuning/measure.hpp"
+#include "tuning/operator_choices.hpp"
 
 // The parts of `bench ops` that need no GPU.
 namespace packjit {
@@ -42,15 +42,15 @@ ShapeOptions shape_named(const std::string& name, std::int64_t tokens) {
 void expect_refused(const ShapeOptions& options, const std::string& words) {
   const std::vector<Document> documents = {{5, {}}, {3, {}}, {4, {}}};
   try {
-    (void)bench_shape(options, documents);
+    (void)batch_shape(options, documents);
     FAIL() << "taken: " << words;
   } catch (const std::invalid_argument& error) {
     EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
   }
 }
 
-TEST(BenchShapes, LogNormalLengthsFillTheRow) {
-  const BenchShape shape = bench_shape({}, {});
+TEST(BatchShapes, LogNormalLengthsFillTheRow) {
+  const BatchShape shape = batch_shape({}, {});
   EXPECT_EQ(shape.name, "packed");
   EXPECT_EQ(shape.batch(), 1);
   EXPECT_EQ(shape.tokens(), 32768);
@@ -61,24 +61,24 @@ TEST(BenchShapes, LogNormalLengthsFillTheRow) {
   EXPECT_NEAR(32768.0 / static_cast<double>(lengths.size()), 640, 130);
   ShapeOptions other;
   other.seed = 2;
-  EXPECT_NE(bench_shape(other, {}).rows, shape.rows);
+  EXPECT_NE(batch_shape(other, {}).rows, shape.rows);
 }
 
-TEST(BenchShapes, EachShapeHasItsLengths) {
-  EXPECT_EQ(bench_shape(shape_named("one-sequence", 100), {}).rows, (std::vector<Lengths>{{100}}));
-  EXPECT_EQ(bench_shape(shape_named("tiny", 40), {}).rows, (std::vector<Lengths>{{16, 16, 8}}));
+TEST(BatchShapes, EachShapeHasItsLengths) {
+  EXPECT_EQ(batch_shape(shape_named("one-sequence", 100), {}).rows, (std::vector<Lengths>{{100}}));
+  EXPECT_EQ(batch_shape(shape_named("tiny", 40), {}).rows, (std::vector<Lengths>{{16, 16, 8}}));
   ShapeOptions equal = shape_named("equal", 9);
   equal.length = 3;
-  EXPECT_EQ(bench_shape(equal, {}).rows, (std::vector<Lengths>{{3, 3, 3}}));
+  EXPECT_EQ(batch_shape(equal, {}).rows, (std::vector<Lengths>{{3, 3, 3}}));
   ShapeOptions rows = shape_named("rows", 12);
   rows.rows = 3;
-  const BenchShape shape = bench_shape(rows, {});
+  const BatchShape shape = batch_shape(rows, {});
   EXPECT_EQ(shape.rows, (std::vector<Lengths>{{4}, {4}, {4}}));
   EXPECT_EQ(shape.seqlen, 4);
   EXPECT_EQ(boundaries_of(shape).form, Boundaries::Form::rows);
 }
 
-TEST(BenchShapes, LengthsOfAFileArePackedIntoRows) {
+TEST(BatchShapes, LengthsOfAFileArePackedIntoRows) {
   // In order of arrival: 5 and 3 into the first row of 8, 4 and 2 into the second, 7 would be a third.
   const std::vector<Document> documents = {{5, {}}, {3, {}}, {4, {}}, {2, {}}, {7, {}}};
   ShapeOptions options;
@@ -86,7 +86,7 @@ TEST(BenchShapes, LengthsOfAFileArePackedIntoRows) {
   options.rows = 2;
   options.pack_length = 8;
   options.method = "next-fit";
-  const BenchShape shape = bench_shape(options, documents);
+  const BatchShape shape = batch_shape(options, documents);
   EXPECT_EQ(shape.rows, (std::vector<Lengths>{{5, 3}, {4, 2}}));
   EXPECT_EQ(shape.tokens(), 16);
   EXPECT_EQ(shape.real_tokens(), 14);
@@ -99,7 +99,7 @@ TEST(BenchShapes, LengthsOfAFileArePackedIntoRows) {
   EXPECT_EQ(places[3].row, 1);
   EXPECT_EQ(places[3].start, 4);
   EXPECT_EQ(places[3].length, 2);
-  const BenchShape padded = padded_shape(shape);
+  const BatchShape padded = padded_shape(shape);
   EXPECT_EQ(padded.rows, (std::vector<Lengths>{{5}, {5}, {5}, {5}}));
   EXPECT_EQ(padded.seqlen, 5);
 
@@ -107,7 +107,7 @@ TEST(BenchShapes, LengthsOfAFileArePackedIntoRows) {
   expect_refused(options, "do not fill 9 rows of 8");
 }
 
-TEST(BenchShapes, WhatDoesNotGoTogetherIsRefused) {
+TEST(BatchShapes, WhatDoesNotGoTogetherIsRefused) {
   expect_refused(shape_named("square", 64), "no shape 'square'");
   expect_refused(shape_named("tiny", 0), "--tokens must be 1 to");
   expect_refused(shape_named("equal", 64), "--shape equal needs --length");
@@ -176,7 +176,7 @@ TEST(BenchLimits, TheForwardAtFullClockOfAnH200) {
 }
 
 TEST(BenchVariants, WithoutCheckpointsOfTheForwardThereIsOne) {
-  const Spec conv = bench_spec(Operator::conv1d_pack_bwd, {});
+  const Spec conv = spec_for(Operator::conv1d_pack_bwd, {});
   const std::vector<Variant> variants = variants_of(conv);
   ASSERT_EQ(variants.size(), 1U);
   EXPECT_EQ(variants[0].label, "");
@@ -204,11 +204,11 @@ TEST(BenchVariants, StoredCheckpointsAreAVariantAndSaveAPass) {
 TEST(BenchVariants, SettingsGoToTheOperatorsTheyName) {
   const Spec forward(Operator::ssm_pack_fwd), backward(Operator::ssm_pack_bwd);
   const std::vector<std::string> settings = {"block=64", "ssm_pack_bwd.step_tokens=2"};
-  EXPECT_EQ(bench_config(forward, "sm_90", {}, settings).values["block"], 64);
-  EXPECT_EQ(bench_config(backward, "sm_90", {}, settings).values["block"], 64);
-  EXPECT_EQ(bench_config(backward, "sm_90", {}, settings).values["step_tokens"], 2);
+  EXPECT_EQ(config_with(forward, "sm_90", {}, settings).values["block"], 64);
+  EXPECT_EQ(config_with(backward, "sm_90", {}, settings).values["block"], 64);
+  EXPECT_EQ(config_with(backward, "sm_90", {}, settings).values["step_tokens"], 2);
   for (const char* wrong : {"block", "=3", "ssm.block=64", "step_tokens=2", "block=0"}) {
-    EXPECT_THROW((void)bench_config(forward, "sm_90", {}, std::vector<std::string>{wrong}), std::invalid_argument);
+    EXPECT_THROW((void)config_with(forward, "sm_90", {}, std::vector<std::string>{wrong}), std::invalid_argument);
   }
 }
 
@@ -218,10 +218,10 @@ TEST(BenchVariants, BytesOfAllTensors) {
   sizes.seqlen = 10;
   sizes.dim = 8;
   sizes.conv_width = 4;
-  const Spec conv = bench_spec(Operator::conv1d_pack_fwd, {});
+  const Spec conv = spec_for(Operator::conv1d_pack_fwd, {});
   // bf16: x and out, 160 elements each; weight, 32; bias, 8.
   EXPECT_EQ(tensor_bytes(conv, sizes), 2 * (160 + 160 + 32 + 8));
-  EXPECT_EQ(saved_bytes(conv, bench_spec(Operator::conv1d_pack_bwd, {}), sizes), 0);
+  EXPECT_EQ(saved_bytes(conv, spec_for(Operator::conv1d_pack_bwd, {}), sizes), 0);
   sizes.seqlen = 0;
   EXPECT_THROW((void)tensor_bytes(conv, sizes), std::logic_error);
 }

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "cli/bench_calls.hpp"
-#include "cli/bench_measure.hpp"
 #include "runtime/nvrtc.hpp"
+#include "tuning/measure.hpp"
+#include "tuning/prepared_call.hpp"
 
 // What `bench ops` launches, as far as that can be seen without a GPU.
 namespace packjit {
@@ -28,7 +28,7 @@ std::vector<std::byte> contents(Device& device, const TensorView& view) {
 }
 
 constexpr std::int64_t kDim = 8;
-const BenchShape kShape{"lengths", 10, {{5, 3}, {4, 6}}};
+const BatchShape kShape{"lengths", 10, {{5, 3}, {4, 6}}};
 
 /// One by one and packed, on the same inputs: every token's results must be the same bits.
 void expect_same_in_both_ways(Operator op, const std::vector<std::string>& token_outputs) {
@@ -36,8 +36,8 @@ void expect_same_in_both_ways(Operator op, const std::vector<std::string>& token
   OperatorChoices choices;
   choices.dim = kDim;
   const CallSetting setting{*device, choices, {}};
-  const Spec spec = bench_spec(op, choices);
-  const BenchTensors tensors(*device, {&spec, 1}, bench_sizes(choices, kShape), 2, 7);
+  const Spec spec = spec_for(op, choices);
+  const BatchTensors tensors(*device, {&spec, 1}, batch_sizes(choices, kShape), 2, 7);
   Buffer workspace;
   // The two sets hold the same inputs: one for each way.
   const PreparedCall whole = whole_call(setting, spec, kShape, tensors);
@@ -66,12 +66,12 @@ TEST(BenchCalls, ConvolutionBackward) { expect_same_in_both_ways(Operator::conv1
 TEST(BenchCalls, ScanForward) { expect_same_in_both_ways(Operator::ssm_pack_fwd, {"out"}); }
 TEST(BenchCalls, ScanBackward) { expect_same_in_both_ways(Operator::ssm_pack_bwd, {"du", "ddelta", "dB", "dC", "dz"}); }
 
-TEST(BenchTensorsTest, OperatorsTogetherShareTensorsOfOneName) {
+TEST(BatchTensorsTest, OperatorsTogetherShareTensorsOfOneName) {
   const auto device = open_host_device();
   OperatorChoices choices;
   choices.dim = kDim;
-  const Spec specs[] = {bench_spec(Operator::ssm_pack_fwd, choices), bench_spec(Operator::ssm_pack_bwd, choices)};
-  const BenchTensors tensors(*device, specs, bench_sizes(choices, kShape), 1, 7);
+  const Spec specs[] = {spec_for(Operator::ssm_pack_fwd, choices), spec_for(Operator::ssm_pack_bwd, choices)};
+  const BatchTensors tensors(*device, specs, batch_sizes(choices, kShape), 1, 7);
   const TensorViews forward = tensors.views(specs[0], 0), backward = tensors.views(specs[1], 0);
   EXPECT_EQ(forward.at("u").data, backward.at("u").data);
   EXPECT_TRUE(forward.contains("out"));

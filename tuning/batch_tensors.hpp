@@ -3,19 +3,19 @@
 #include <span>
 #include <vector>
 
-#include "cli/bench_shapes.hpp"
 #include "generator/operators.hpp"
 #include "runtime/device.hpp"
 #include "runtime/tensor.hpp"
+#include "tuning/batch_shape.hpp"
 
 namespace packjit {
 
 /// Dense tensors of one or more operators in device memory, in several sets of the same contents: random, of the scale
 /// that a Mamba model has. Tensors of one name are the same tensor for all operators, so that a backward reads what the
 /// forward wrote. Must not outlive the device.
-class BenchTensors {
+class BatchTensors {
  public:
-  BenchTensors(Device& device, std::span<const Spec> specs, const Sizes& sizes, int sets, std::uint64_t seed);
+  BatchTensors(Device& device, std::span<const Spec> specs, const Sizes& sizes, int sets, std::uint64_t seed);
 
   [[nodiscard]] int sets() const { return static_cast<int>(sets_.size()); }
   /// Those of one of the operators.

@@ -1,4 +1,4 @@
-#include "cli/bench_limits.hpp"
+#include "tuning/limits.hpp"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "cli/bench_variants.hpp"
+#include "tuning/operator_choices.hpp"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 
 namespace packjit {
 
-Spec bench_spec(Operator op, const OperatorChoices& choices) {
+Spec spec_for(Operator op, const OperatorChoices& choices) {
   Spec spec(op);
   spec.values.set_text("dtype", choices.dtype);
   if (is_scan(op)) {
@@ -27,8 +27,8 @@ std::vector<Variant> variants_of(const Spec& spec) {
   return variants;
 }
 
-Config bench_config(const Spec& spec, const std::string& arch, const Workload& work,
-                    std::span<const std::string> settings) {
+Config config_with(const Spec& spec, const std::string& arch, const Workload& work,
+                   std::span<const std::string> settings) {
   Config config = builtin_config(spec, arch, work);
   for (const std::string& setting : settings) {
     const std::size_t equals = setting.find('=');

@@ -16,7 +16,7 @@ struct OperatorChoices {
   int conv_width = 4;
   std::string dtype = "bf16";
 };
-[[nodiscard]] Spec bench_spec(Operator op, const OperatorChoices& choices);
+[[nodiscard]] Spec spec_for(Operator op, const OperatorChoices& choices);
 
 /// One way to divide the work of a scan between forward and backward.
 struct Variant {
@@ -29,8 +29,8 @@ struct Variant {
 /// The built-in Config with what `settings` change: "key=value" for every operator, "OPERATOR.key=value" for one.
 /// Throws std::invalid_argument for a setting of another form, a field the operator does not have or a value out of
 /// range.
-[[nodiscard]] Config bench_config(const Spec& spec, const std::string& arch, const Workload& work,
-                                  std::span<const std::string> settings);
+[[nodiscard]] Config config_with(const Spec& spec, const std::string& arch, const Workload& work,
+                                 std::span<const std::string> settings);
 
 /// Bytes of all tensors of one call, inputs and outputs.
 [[nodiscard]] std::int64_t tensor_bytes(const Spec& spec, const Sizes& sizes);

@@ -1,4 +1,4 @@
-#include "cli/bench_measure.hpp"
+#include "tuning/measure.hpp"
 
 #include <fmt/format.h>
 

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "cli/bench_shapes.hpp"
-#include "cli/bench_tensors.hpp"
-#include "cli/bench_variants.hpp"
 #include "runtime/operator_call.hpp"
+#include "tuning/batch_shape.hpp"
+#include "tuning/batch_tensors.hpp"
+#include "tuning/operator_choices.hpp"
 
 namespace packjit {
 
@@ -16,7 +16,7 @@ namespace packjit {
 struct CallSetting {
   Device& device;
   OperatorChoices choices;
-  std::vector<std::string> settings;  ///< of bench_config()
+  std::vector<std::string> settings;  ///< of config_with()
 };
 
 /// An operator call with everything made beforehand that needs the host.
@@ -29,15 +29,15 @@ struct PreparedCall {
   std::int64_t computed_tokens;
 };
 
-[[nodiscard]] Sizes bench_sizes(const OperatorChoices& choices, const BenchShape& shape);
-[[nodiscard]] Config config_for(const CallSetting& setting, const Spec& spec, const BenchShape& shape);
+[[nodiscard]] Sizes batch_sizes(const OperatorChoices& choices, const BatchShape& shape);
+[[nodiscard]] Config config_for(const CallSetting& setting, const Spec& spec, const BatchShape& shape);
 
 /// One call on all rows of a shape.
-[[nodiscard]] PreparedCall whole_call(const CallSetting& setting, const Spec& spec, const BenchShape& shape,
-                                      const BenchTensors& tensors);
+[[nodiscard]] PreparedCall whole_call(const CallSetting& setting, const Spec& spec, const BatchShape& shape,
+                                      const BatchTensors& tensors);
 /// A call for each sequence of the shape, on its part of the tensors.
 [[nodiscard]] std::vector<PreparedCall> calls_of_sequences(const CallSetting& setting, const Spec& spec,
-                                                           const BenchShape& shape, const BenchTensors& tensors);
+                                                           const BatchShape& shape, const BatchTensors& tensors);
 /// One after the other, on one set of buffers. Does not wait.
 void run_calls(Device& device, std::span<const PreparedCall> calls, std::size_t set, Buffer& workspace);
 

@@ -1,4 +1,4 @@
-#include "cli/bench_calls.hpp"
+#include "tuning/prepared_call.hpp"
 
 #include <map>
 
@@ -7,14 +7,14 @@
 namespace packjit {
 namespace {
 
-std::shared_ptr<const MappedSequences> map_of(Device& device, const BenchShape& shape) {
+std::shared_ptr<const MappedSequences> map_of(Device& device, const BatchShape& shape) {
   const SequenceMap map = build_sequence_map(boundaries_of(shape), shape.batch(), shape.seqlen);
   return std::make_shared<const MappedSequences>(device, map);
 }
 
 }  // namespace
 
-Sizes bench_sizes(const OperatorChoices& choices, const BenchShape& shape) {
+Sizes batch_sizes(const OperatorChoices& choices, const BatchShape& shape) {
   Sizes sizes;
   sizes.batch = shape.batch();
   sizes.seqlen = shape.seqlen;
@@ -28,37 +28,37 @@ Sizes bench_sizes(const OperatorChoices& choices, const BenchShape& shape) {
   return sizes;
 }
 
-Config config_for(const CallSetting& setting, const Spec& spec, const BenchShape& shape) {
+Config config_for(const CallSetting& setting, const Spec& spec, const BatchShape& shape) {
   const Workload work{shape.tokens(), shape.sequences(), setting.choices.dim, shape.longest()};
-  return bench_config(spec, setting.device.info().arch, work, setting.settings);
+  return config_with(spec, setting.device.info().arch, work, setting.settings);
 }
 
-PreparedCall whole_call(const CallSetting& setting, const Spec& spec, const BenchShape& shape,
-                        const BenchTensors& tensors) {
+PreparedCall whole_call(const CallSetting& setting, const Spec& spec, const BatchShape& shape,
+                        const BatchTensors& tensors) {
   PreparedCall call{spec,
                     config_for(setting, spec, shape),
                     {},
                     map_of(setting.device, shape),
-                    bench_sizes(setting.choices, shape),
+                    batch_sizes(setting.choices, shape),
                     shape.real_tokens()};
   for (int set = 0; set < tensors.sets(); ++set) call.tensors.push_back(tensors.views(spec, set));
   specialise(call.spec, call.config, call.tensors.front());
   return call;
 }
 
-std::vector<PreparedCall> calls_of_sequences(const CallSetting& setting, const Spec& spec, const BenchShape& shape,
-                                             const BenchTensors& tensors) {
+std::vector<PreparedCall> calls_of_sequences(const CallSetting& setting, const Spec& spec, const BatchShape& shape,
+                                             const BatchTensors& tensors) {
   std::map<std::int64_t, std::shared_ptr<const MappedSequences>> maps;  // by length
   std::vector<TensorViews> whole;
   whole.reserve(static_cast<std::size_t>(tensors.sets()));
   for (int set = 0; set < tensors.sets(); ++set) whole.push_back(tensors.views(spec, set));
   std::vector<PreparedCall> calls;
   for (const SequencePlace& place : sequences_of(shape)) {
-    const BenchShape alone{"one", place.length, {{place.length}}};
+    const BatchShape alone{"one", place.length, {{place.length}}};
     std::shared_ptr<const MappedSequences>& map = maps[place.length];
     if (map == nullptr) map = map_of(setting.device, alone);
     PreparedCall call{spec, config_for(setting, spec, alone),    {},
-                      map,  bench_sizes(setting.choices, alone), place.length};
+                      map,  batch_sizes(setting.choices, alone), place.length};
     for (const TensorViews& views : whole) call.tensors.push_back(sequence_views(views, spec.op, place));
     specialise(call.spec, call.config, call.tensors.front());
     calls.push_back(std::move(call));

@@ -1,9 +1,9 @@
-#include "cli/bench_tensors.hpp"
+#include "tuning/batch_tensors.hpp"
 
 #include <algorithm>
 #include <random>
 
-#include "cli/bench_variants.hpp"
+#include "tuning/operator_choices.hpp"
 
 namespace packjit {
 namespace {
@@ -27,7 +27,7 @@ double value_of(std::string_view name, double normal, std::int64_t index, std::i
 
 }  // namespace
 
-BenchTensors::BenchTensors(Device& device, std::span<const Spec> specs, const Sizes& sizes, int sets,
+BatchTensors::BatchTensors(Device& device, std::span<const Spec> specs, const Sizes& sizes, int sets,
                            std::uint64_t seed)
     : sets_(static_cast<std::size_t>(sets)) {
   for (const Spec& spec : specs) {
@@ -43,7 +43,7 @@ BenchTensors::BenchTensors(Device& device, std::span<const Spec> specs, const Si
   }
 }
 
-TensorViews BenchTensors::views(const Spec& spec, int set) const {
+TensorViews BatchTensors::views(const Spec& spec, int set) const {
   TensorViews result;
   for (const TensorRule& rule : tensor_rules(spec.op)) {
     if (has_tensor(spec, rule)) result.emplace(rule.name, sets_[static_cast<std::size_t>(set)].find(rule.name)->second);
@@ -51,7 +51,7 @@ TensorViews BenchTensors::views(const Spec& spec, int set) const {
   return result;
 }
 
-void BenchTensors::fill(Device& device, const TensorRule& rule, std::int64_t d_state, std::uint64_t seed) {
+void BatchTensors::fill(Device& device, const TensorRule& rule, std::int64_t d_state, std::uint64_t seed) {
   constexpr std::int64_t kChunk = 1 << 20;  // elements; random numbers are slow, so large tensors repeat them
   const TensorView& first = sets_.front().find(rule.name)->second;
   const std::int64_t count = count_of(first.size);

@@ -1,4 +1,4 @@
-#include "cli/bench_shapes.hpp"
+#include "tuning/batch_shape.hpp"
 
 #include <fmt/format.h>
 
@@ -20,11 +20,11 @@ std::vector<std::int64_t> equal_lengths(std::int64_t tokens, std::int64_t length
   return lengths;
 }
 
-BenchShape one_row(std::string_view name, std::int64_t tokens, std::vector<std::int64_t> lengths) {
+BatchShape one_row(std::string_view name, std::int64_t tokens, std::vector<std::int64_t> lengths) {
   return {std::string(name), tokens, {std::move(lengths)}};
 }
 
-BenchShape full_rows(std::int64_t tokens, std::int64_t rows) {
+BatchShape full_rows(std::int64_t tokens, std::int64_t rows) {
   if (tokens % rows != 0) {
     throw std::invalid_argument(fmt::format(
         "bench ops: --tokens {} cannot be shared equally by --rows {}; choose a multiple of the rows", tokens, rows));
@@ -36,7 +36,7 @@ BenchShape full_rows(std::int64_t tokens, std::int64_t rows) {
 struct ShapeRule {
   std::string_view name, meaning;
   bool takes_length, takes_rows;
-  BenchShape (*make)(std::int64_t tokens, const ShapeOptions& options);
+  BatchShape (*make)(std::int64_t tokens, const ShapeOptions& options);
 };
 constexpr ShapeRule kShapes[] = {
     {"packed", "log-normal lengths, 57 to 2048, in one row", false, false,
@@ -70,7 +70,7 @@ void require_match(std::string_view option, bool needed, bool given, std::string
                                      : fmt::format("bench ops: {} has no meaning with {}", option, what));
 }
 
-BenchShape packed_documents(const ShapeOptions& options, std::span<const Document> documents) {
+BatchShape packed_documents(const ShapeOptions& options, std::span<const Document> documents) {
   constexpr std::string_view kWhat = "--lengths";
   if (options.shape) throw std::invalid_argument("bench ops: --lengths and --shape both say which lengths; give one");
   require_match("--tokens", false, options.tokens.has_value(), kWhat);
@@ -91,7 +91,7 @@ BenchShape packed_documents(const ShapeOptions& options, std::span<const Documen
         "lower --rows or --pack-length",
         plan.documents, plan.tokens, rows, pack.pack_length));
   }
-  BenchShape shape{"lengths", pack.pack_length, {}};
+  BatchShape shape{"lengths", pack.pack_length, {}};
   for (const Row& row : full->rows) {
     shape.rows.emplace_back();
     for (const Piece& piece : row.pieces) shape.rows.back().push_back(piece.length);
@@ -101,21 +101,21 @@ BenchShape packed_documents(const ShapeOptions& options, std::span<const Documen
 
 }  // namespace
 
-std::int64_t BenchShape::real_tokens() const {
+std::int64_t BatchShape::real_tokens() const {
   std::int64_t sum = 0;
   for (const SequencePlace& place : sequences_of(*this)) sum += place.length;
   return sum;
 }
 
-std::int64_t BenchShape::sequences() const { return static_cast<std::int64_t>(sequences_of(*this).size()); }
+std::int64_t BatchShape::sequences() const { return static_cast<std::int64_t>(sequences_of(*this).size()); }
 
-std::int64_t BenchShape::longest() const {
+std::int64_t BatchShape::longest() const {
   std::int64_t longest = 0;
   for (const SequencePlace& place : sequences_of(*this)) longest = std::max(longest, place.length);
   return longest;
 }
 
-std::string bench_shape_help() {
+std::string batch_shape_help() {
   std::string text;
   for (const ShapeRule& rule : kShapes) {
     text += fmt::format("{}{} ({})", text.empty() ? "" : "; ", rule.name, rule.meaning);
@@ -123,7 +123,7 @@ std::string bench_shape_help() {
   return text;
 }
 
-BenchShape bench_shape(const ShapeOptions& options, std::span<const Document> documents) {
+BatchShape batch_shape(const ShapeOptions& options, std::span<const Document> documents) {
   require_positive("--tokens", options.tokens);
   require_positive("--length", options.length);
   require_positive("--rows", options.rows);
@@ -135,7 +135,7 @@ BenchShape bench_shape(const ShapeOptions& options, std::span<const Document> do
       std::find_if(std::begin(kShapes), std::end(kShapes), [&](const auto& r) { return r.name == name; });
   if (rule == std::end(kShapes)) {
     throw std::invalid_argument(
-        fmt::format("bench ops: there is no shape '{}'; there are {}", name, bench_shape_help()));
+        fmt::format("bench ops: there is no shape '{}'; there are {}", name, batch_shape_help()));
   }
   const std::string what = "--shape " + name;
   require_match("--length", rule->takes_length, options.length.has_value(), what);
@@ -164,7 +164,7 @@ std::vector<std::int64_t> lognormal_lengths(std::int64_t tokens, std::uint64_t s
   return lengths;
 }
 
-Boundaries boundaries_of(const BenchShape& shape) {
+Boundaries boundaries_of(const BatchShape& shape) {
   const std::vector<std::int64_t> full_row = {shape.seqlen};
   if (std::all_of(shape.rows.begin(), shape.rows.end(), [&](const auto& row) { return row == full_row; })) {
     return {Boundaries::Form::rows, {}};
@@ -178,7 +178,7 @@ Boundaries boundaries_of(const BenchShape& shape) {
   return boundaries;
 }
 
-std::vector<SequencePlace> sequences_of(const BenchShape& shape) {
+std::vector<SequencePlace> sequences_of(const BatchShape& shape) {
   std::vector<SequencePlace> places;
   for (std::size_t row = 0; row < shape.rows.size(); ++row) {
     std::int64_t start = 0;
@@ -190,7 +190,7 @@ std::vector<SequencePlace> sequences_of(const BenchShape& shape) {
   return places;
 }
 
-BenchShape padded_shape(const BenchShape& shape) {
+BatchShape padded_shape(const BatchShape& shape) {
   const std::int64_t longest = shape.longest();
   return {"padded", longest,
           std::vector<std::vector<std::int64_t>>(static_cast<std::size_t>(shape.sequences()), {longest})};
