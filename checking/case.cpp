@@ -139,6 +139,33 @@ Spec spec_of(const Case& check_case) {
   return spec;
 }
 
+Case case_of(const Spec& spec) {
+  const FieldValues& values = spec.values;
+  const auto is_on = [&](std::string_view field) { return values.has(field) && values[field] != 0; };
+  Case result;
+  result.name = name_of(spec.op);
+  result.op = spec.op;
+  result.dtype = static_cast<Dtype>(values["dtype"]);
+  result.layout = static_cast<Layout>(values["layout"]);
+  result.initial_states = is_on("initial_states");
+  result.final_states = is_on("final_states");
+  if (is_scan(spec.op)) {
+    result.d_state = values["d_state"];
+    result.groups = is_on("groups") ? 2 : 1;
+    result.softplus = is_on("softplus");
+    result.D = is_on("D");
+    result.z = is_on("z");
+    result.delta_bias = is_on("delta_bias");
+    result.checkpoints = is_on("checkpoints");
+  } else {
+    result.conv_width = values["conv_width"];
+    result.bias = is_on("bias");
+    result.silu = is_on("activation");
+    if (values.has("map")) result.map = static_cast<MapStorage>(values["map"]);
+  }
+  return result;
+}
+
 Config config_of(const Case& check_case, const std::string& arch) {
   Config config = builtin_config(spec_of(check_case), arch);
   for (const auto& [name, value] : check_case.config) config.values.set_text(name, value);

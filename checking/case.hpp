@@ -67,6 +67,8 @@ void validate(const Case& check_case);
 
 /// The Spec that the case asks for, every field set.
 [[nodiscard]] Spec spec_of(const Case& check_case);
+/// A case that asks for the Spec, without rows yet: spec_of(case_of(spec)) == spec.
+[[nodiscard]] Case case_of(const Spec& spec);
 /// The built-in Config for `arch` with the case's own fields on top.
 [[nodiscard]] Config config_of(const Case& check_case, const std::string& arch);
 

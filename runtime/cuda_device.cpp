@@ -20,7 +20,10 @@
 namespace packjit {
 
 struct CudaDevice::State {
-  explicit State(int ordinal) : context(std::make_shared<const CudaContext>(ordinal)), memory(*context) {}
+  State(int ordinal, CompileForGpu compile_generated)
+      : context(std::make_shared<const CudaContext>(ordinal)),
+        memory(*context),
+        compile(std::move(compile_generated)) {}
   ~State() {
     try {
       const CudaContext::Current current(*context);
@@ -36,11 +39,10 @@ struct CudaDevice::State {
     if (status == CUDA_SUCCESS) status = context->driver().stream_synchronize(context->stream());
     std::vector<std::string> since = std::exchange(launched, {});
     if (status == CUDA_SUCCESS) return;
-    if (since.empty()) throw std::runtime_error(fmt::format("the GPU failed: {}", context->driver().describe(status)));
-    throw std::runtime_error(
+    if (since.empty()) throw DriverError(fmt::format("the GPU failed: {}", context->driver().describe(status)));
+    throw DriverError(
         fmt::format("the GPU failed in kernel {}: {}", fmt::join(since, ", or "), context->driver().describe(status)));
   }
-  std::shared_ptr<const Module> compile_and_load(const Source& source, bool generated);
   // A stream that is being captured takes launches only; the driver would drop the whole capture.
   void refuse_in_capture(const std::string& what) const {
     if (!capturing) return;
@@ -50,6 +52,7 @@ struct CudaDevice::State {
 
   std::shared_ptr<const CudaContext> context;
   CudaMemory memory;
+  CompileForGpu compile;                                         // of generated source
   std::map<std::string, std::shared_ptr<const Module>> modules;  // by generated key
   std::vector<std::string> launched;                             // kernels since the last wait
   bool capturing = false;
@@ -72,25 +75,12 @@ class CudaGraph {
   std::vector<std::string> kernels_;
 };
 
-std::shared_ptr<const Module> CudaDevice::State::compile_and_load(const Source& source, bool generated) {
-  const auto nvrtc = Nvrtc::shared();
-  const std::string arch = arch_for_gpu(context->info().arch, nvrtc->archs(), nvrtc->version_text());
-  const CachedCompile compiled = CompileCache::shared().get(source, arch);
-  const CompileResult& images = *compiled.result;
-  if (!images.ok) {
-    // Generated source that does not compile is our fault, a hand-edited kernel the caller's.
-    if (generated) throw std::logic_error("generated source does not compile. " + describe_failure(images));
-    throw std::invalid_argument(describe_failure(images));
-  }
-  return std::make_shared<const CudaModule>(context, images);
-}
-
 CudaDevice::CudaDevice(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 CudaDevice::~CudaDevice() = default;
 
-std::unique_ptr<CudaDevice> CudaDevice::open(int ordinal) {
-  return std::unique_ptr<CudaDevice>(new CudaDevice(std::make_unique<State>(ordinal)));
+std::unique_ptr<CudaDevice> CudaDevice::open(int ordinal, CompileForGpu compile) {
+  return std::unique_ptr<CudaDevice>(new CudaDevice(std::make_unique<State>(ordinal, std::move(compile))));
 }
 
 const DeviceInfo& CudaDevice::info() const { return state_->context->info(); }
@@ -128,6 +118,14 @@ void CudaDevice::read(void* to, const void* from_device, std::size_t bytes) {
   state_->wait(status);
 }
 
+void CudaDevice::copy(void* to_device, const void* from_device, std::size_t bytes) {
+  if (bytes == 0) return;
+  const CudaContext::Current current(*state_->context);
+  const Driver& driver = state_->context->driver();
+  driver.check(driver.copy_on_device(to_address(to_device), to_address(from_device), bytes, state_->context->stream()),
+               "copy device memory");
+}
+
 void CudaDevice::fill(void* on_device, unsigned char value, std::size_t bytes) {
   if (bytes == 0) return;
   const CudaContext::Current current(*state_->context);
@@ -148,14 +146,19 @@ std::shared_ptr<const Module> CudaDevice::load(const Spec& spec, const Config& c
   if (found != state_->modules.end()) return found->second;
   state_->refuse_in_capture("compiling a kernel");
   check_arch(config, info().arch);
-  auto module = state_->compile_and_load(generate(spec, config, Target::cuda), true);
+  const auto images = state_->compile(generate(spec, config, Target::cuda), info().arch);
+  const auto module = std::make_shared<const CudaModule>(state_->context, *images);
   state_->modules.emplace(key, module);
   return module;
 }
 
 std::shared_ptr<const Module> CudaDevice::load_text(const std::string& text) {
   state_->refuse_in_capture("compiling a kernel");
-  return state_->compile_and_load({"edited", text}, false);
+  const auto nvrtc = Nvrtc::shared();
+  const std::string arch = arch_for_gpu(info().arch, nvrtc->archs(), nvrtc->version_text());
+  const CachedCompile compiled = CompileCache::shared().get({"edited", text}, arch);
+  if (!compiled.result->ok) throw std::invalid_argument(describe_failure(*compiled.result));
+  return std::make_shared<const CudaModule>(state_->context, *compiled.result);
 }
 
 namespace {

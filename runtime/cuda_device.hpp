@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/compile_for_gpu.hpp"
 #include "runtime/device.hpp"
 
 namespace packjit {
@@ -37,8 +38,8 @@ class CudaGraph;
 /// Device holds; in addition modules must not outlive the device. No driver call happens before open().
 class CudaDevice final : public Device {
  public:
-  /// Throws EnvironmentError as open_cuda_device() does.
-  [[nodiscard]] static std::unique_ptr<CudaDevice> open(int ordinal = 0);
+  /// Throws EnvironmentError as open_cuda_device() does. `compile` makes the images of what load() generates.
+  [[nodiscard]] static std::unique_ptr<CudaDevice> open(int ordinal = 0, CompileForGpu compile = compile_for_gpu);
   ~CudaDevice() override;
 
   [[nodiscard]] const DeviceInfo& info() const override;
@@ -46,6 +47,7 @@ class CudaDevice final : public Device {
   void release(void* memory) noexcept override;
   void write(void* to_device, const void* from, std::size_t bytes) override;
   void read(void* to, const void* from_device, std::size_t bytes) override;
+  void copy(void* to_device, const void* from_device, std::size_t bytes) override;
   void fill(void* on_device, unsigned char value, std::size_t bytes) override;
   void check_guards() override;
   [[nodiscard]] std::shared_ptr<const Module> load(const Spec& spec, const Config& config) override;

@@ -38,8 +38,8 @@ void* CudaMemory::allocate(std::size_t bytes) {
                               ? CUDA_ERROR_OUT_OF_MEMORY
                               : driver.memory_allocate(&block.base, bytes + 2 * kGuardBytes);
   if (status != CUDA_SUCCESS) {
-    throw std::runtime_error(fmt::format("could not allocate {} bytes on {}, which has {} bytes: {}", bytes,
-                                         context_.info().name, context_.info().memory_bytes, driver.describe(status)));
+    throw OutOfMemory(fmt::format("could not allocate {} bytes on {}, which has {} bytes: {}", bytes,
+                                  context_.info().name, context_.info().memory_bytes, driver.describe(status)));
   }
   const CUdeviceptr address = block.base + kGuardBytes;
   CUresult guarded = driver.copy_to_device(block.base, kGuard.data(), kGuardBytes, context_.stream());

@@ -47,7 +47,8 @@ class Device {
   [[nodiscard]] virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* memory) noexcept = 0;
   virtual void write(void* to_device, const void* from, std::size_t bytes) = 0;
-  virtual void read(void* to, const void* from_device, std::size_t bytes) = 0;  ///< waits for what was launched
+  virtual void read(void* to, const void* from_device, std::size_t bytes) = 0;         ///< waits for what was launched
+  virtual void copy(void* to_device, const void* from_device, std::size_t bytes) = 0;  ///< the two may not overlap
   virtual void fill(void* on_device, unsigned char value, std::size_t bytes) = 0;
   /// Waits, then throws CheckFailed if a byte of any guard zone changed; the message names the side and the offset.
   virtual void check_guards() = 0;

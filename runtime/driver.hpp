@@ -47,6 +47,7 @@ namespace packjit {
   X(memory_free, cuMemFree, "cuMemFree_v2")                                               \
   X(copy_to_device, cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2")                            \
   X(copy_to_host, cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2")                              \
+  X(copy_on_device, cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2")                            \
   X(memory_set, cuMemsetD8Async, "cuMemsetD8Async")                                       \
   X(module_load, cuModuleLoadDataEx, "cuModuleLoadDataEx")                                \
   X(module_unload, cuModuleUnload, "cuModuleUnload")                                      \

@@ -60,6 +60,14 @@ void StreamDevice::read(void* to, const void* from_device, std::size_t bytes) {
   driver.check(driver.stream_synchronize(stream_), "wait for a stream");
 }
 
+void StreamDevice::copy(void* to_device, const void* from_device, std::size_t bytes) {
+  if (bytes == 0) return;
+  const CudaSession::Entered entered(session_);
+  const Driver& driver = session_.driver();
+  driver.check(driver.copy_on_device(to_address(to_device), to_address(from_device), bytes, stream_),
+               "copy device memory");
+}
+
 void StreamDevice::fill(void* on_device, unsigned char value, std::size_t bytes) {
   if (bytes == 0) return;
   const CudaSession::Entered entered(session_);

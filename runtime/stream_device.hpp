@@ -24,6 +24,7 @@ class StreamDevice final : public Device {
   void release(void* memory) noexcept override;
   void write(void* to_device, const void* from, std::size_t bytes) override;
   void read(void* to, const void* from_device, std::size_t bytes) override;
+  void copy(void* to_device, const void* from_device, std::size_t bytes) override;
   void fill(void* on_device, unsigned char value, std::size_t bytes) override;
   void check_guards() override {}
   [[nodiscard]] std::shared_ptr<const Module> load(const Spec& spec, const Config& config) override;

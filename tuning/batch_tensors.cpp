@@ -63,11 +63,14 @@ void BatchTensors::fill(Device& device, const TensorRule& rule, std::int64_t d_s
   }
   const HostTensor chunk = HostTensor::from_double(first.type, {static_cast<std::int64_t>(values.size())}, values);
   const auto total = static_cast<std::size_t>(count) * size_of(first.type);
+  auto* const source = static_cast<std::byte*>(first.data);
+  device.write(source, chunk.bytes.data(), chunk.bytes.size());
+  for (std::size_t done = chunk.bytes.size(); done < total; done *= 2) {
+    device.copy(source + done, source, std::min(done, total - done));
+  }
   for (const TensorViews& views : sets_) {
-    auto* data = static_cast<std::byte*>(views.find(rule.name)->second.data);
-    for (std::size_t at = 0; at < total; at += chunk.bytes.size()) {
-      device.write(data + at, chunk.bytes.data(), std::min(chunk.bytes.size(), total - at));
-    }
+    void* const data = views.find(rule.name)->second.data;
+    if (data != source) device.copy(data, source, total);
   }
 }
 

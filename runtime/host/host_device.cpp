@@ -59,6 +59,12 @@ void HostDevice::read(void* to, const void* from_device, std::size_t bytes) {
   if (bytes != 0) std::memcpy(to, from_device, bytes);
 }
 
+void HostDevice::copy(void* to_device, const void* from_device, std::size_t bytes) {
+  memory_.require(from_device, bytes, "copying");
+  memory_.require(to_device, bytes, "copying");
+  if (bytes != 0) std::memcpy(to_device, from_device, bytes);
+}
+
 void HostDevice::fill(void* on_device, unsigned char value, std::size_t bytes) {
   memory_.require(on_device, bytes, "filling");
   if (bytes != 0) std::memset(on_device, value, bytes);

@@ -29,6 +29,7 @@ class HostDevice final : public Device {
   void release(void* memory) noexcept override { memory_.release(memory); }
   void write(void* to_device, const void* from, std::size_t bytes) override;
   void read(void* to, const void* from_device, std::size_t bytes) override;
+  void copy(void* to_device, const void* from_device, std::size_t bytes) override;
   void fill(void* on_device, unsigned char value, std::size_t bytes) override;
   void check_guards() override { memory_.check(); }
 
