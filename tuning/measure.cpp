@@ -11,6 +11,7 @@ namespace packjit {
 namespace {
 
 constexpr int kWarmUps = 3;
+constexpr std::int64_t kShortestWait = 200'000;  // nanoseconds
 constexpr std::int64_t kMostSets = 64;
 
 constexpr std::string_view kCacheNames[] = {"rotating", "warm", "cold"};
@@ -61,19 +62,6 @@ void wait_on_device(Instruments& with, int number, std::int64_t nanoseconds) {
     long long nanoseconds;
   } argument{static_cast<ClockCount*>(with.clocks.data()) + number, nanoseconds};
   with.device.launch(*with.kernels, {"wait_and_count_clocks", 1, 1, 1, 0}, std::as_bytes(std::span(&argument, 1)));
-}
-
-void note_clocks(Instruments& with, Times& times) {
-  std::vector<ClockCount> counts(static_cast<std::size_t>(with.repeats) + 1);
-  with.device.read(counts.data(), with.clocks.data(), counts.size() * sizeof(ClockCount));
-  std::vector<double> megahertz;
-  megahertz.reserve(counts.size());
-  for (const ClockCount& count : counts) {
-    megahertz.push_back(1e3 * static_cast<double>(count.clocks) / static_cast<double>(count.nanoseconds));
-  }
-  const auto [lowest, highest] = std::minmax_element(megahertz.begin(), megahertz.end());
-  times.lowest_mhz = *lowest;
-  times.highest_mhz = *highest;
 }
 
 }  // namespace
@@ -130,31 +118,48 @@ Instruments::Instruments(CudaDevice& measured, CacheState cache_state, int repea
   if (cache == CacheState::cold) flushed = Buffer(device, static_cast<std::size_t>(4 * device.info().l2_bytes));
 }
 
+std::int64_t waiting_time(Instruments& with, int calls, const std::function<void()>& work) {
+  using SteadyClock = std::chrono::steady_clock;
+  const SteadyClock::time_point start = SteadyClock::now();
+  for (int call = 0; call < calls; ++call) work();
+  const std::int64_t launching = std::chrono::nanoseconds(SteadyClock::now() - start).count();
+  with.device.synchronize();
+  constexpr std::int64_t kLongestWait = 50'000'000;  // nanoseconds
+  return std::clamp(2 * launching, kShortestWait, kLongestWait);
+}
+
+double measure_round(Instruments& with, int number, std::int64_t wait, int calls, const std::function<void()>& work) {
+  if (with.flushed.size() > 0) with.device.fill(with.flushed.data(), 0, with.flushed.size());
+  wait_on_device(with, number, wait);
+  const float ms = with.device.elapsed_ms([&] {
+    for (int call = 0; call < calls; ++call) work();
+  });
+  return static_cast<double>(ms) / calls;
+}
+
+ClockRange clocks_seen(Instruments& with, int count) {
+  std::vector<ClockCount> counts(static_cast<std::size_t>(count));
+  with.device.read(counts.data(), with.clocks.data(), counts.size() * sizeof(ClockCount));
+  const auto megahertz = [](const ClockCount& seen) {
+    return 1e3 * static_cast<double>(seen.clocks) / static_cast<double>(seen.nanoseconds);
+  };
+  const auto [lowest, highest] = std::ranges::minmax_element(counts, {}, megahertz);
+  return {megahertz(*lowest), megahertz(*highest)};
+}
+
 Times measure(Instruments& with, int calls_per_repeat, const std::function<void()>& work) {
-  using Clock = std::chrono::steady_clock;
   const int calls = with.cache == CacheState::cold ? 1 : calls_per_repeat;
   for (int i = 0; i < kWarmUps; ++i) work();  // compiles, takes workspace
   with.device.synchronize();
-  const Clock::time_point start = Clock::now();
-  for (int call = 0; call < calls; ++call) work();
-  const std::int64_t launching = std::chrono::nanoseconds(Clock::now() - start).count();
-  with.device.synchronize();
-  constexpr std::int64_t kShortestWait = 200'000, kLongestWait = 50'000'000;  // nanoseconds
-  const std::int64_t wait = std::clamp(2 * launching, kShortestWait, kLongestWait);
-
+  const std::int64_t wait = waiting_time(with, calls, work);
   std::vector<double> milliseconds;
-  for (int i = 0; i < with.repeats; ++i) {
-    if (with.flushed.size() > 0) with.device.fill(with.flushed.data(), 0, with.flushed.size());
-    wait_on_device(with, i, wait);
-    const float ms = with.device.elapsed_ms([&] {
-      for (int call = 0; call < calls; ++call) work();
-    });
-    milliseconds.push_back(static_cast<double>(ms) / calls);
-  }
+  for (int i = 0; i < with.repeats; ++i) milliseconds.push_back(measure_round(with, i, wait, calls, work));
   wait_on_device(with, with.repeats, kShortestWait);
   Times times = spread_of(milliseconds);
   times.calls_per_repeat = calls;
-  note_clocks(with, times);
+  const ClockRange clocks = clocks_seen(with, with.repeats + 1);
+  times.lowest_mhz = clocks.lowest_mhz;
+  times.highest_mhz = clocks.highest_mhz;
   return times;
 }
 

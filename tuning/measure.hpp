@@ -45,6 +45,18 @@ struct Instruments {
   Buffer flushed;  ///< empty unless cold
 };
 
+/// How long the GPU has to wait, in nanoseconds, while the host launches so many calls. Makes them once.
+[[nodiscard]] std::int64_t waiting_time(Instruments& with, int calls, const std::function<void()>& work);
+/// Milliseconds a call of `work`, from one round of `calls` between two events, behind a wait of so many nanoseconds.
+/// The clock seen meanwhile is noted as `number`, from 0 to with.repeats.
+[[nodiscard]] double measure_round(Instruments& with, int number, std::int64_t wait, int calls,
+                                   const std::function<void()>& work);
+struct ClockRange {
+  double lowest_mhz = 0, highest_mhz = 0;
+};
+/// Of the first `count` rounds that noted it.
+[[nodiscard]] ClockRange clocks_seen(Instruments& with, int count);
+
 /// Times `work`, `calls_per_repeat` calls between two events (always one when cold). While the host launches them the
 /// GPU waits in a kernel of one thread, which counts clocks meanwhile: so launching is not what is measured, unless it
 /// takes more than 50 ms or more launches than the driver's queue holds (about a thousand).

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -27,6 +30,14 @@ struct Trial {
   int lowest_mhz = 0, highest_mhz = 0;
 };
 
+/// A candidate left the process unable to go on: its kernel faulted, or wrote into guard zones. Thrown by benches that
+/// try candidates in their own process.
+struct CandidateFault : std::runtime_error {
+  CandidateFault(std::optional<std::size_t> which, const std::string& what)
+      : std::runtime_error(what), candidate(which) {}
+  std::optional<std::size_t> candidate;  ///< its number in the call; none where it could be any of them
+};
+
 /// Where candidates are tried. Failures of candidates are values; what throws (EnvironmentError) ends the tuning.
 /// Used by one thread.
 class TrialBench {
@@ -49,6 +60,9 @@ class TrialBench {
   /// Times the candidates in turn, `rounds` times round, so that what changes meanwhile changes all of them.
   [[nodiscard]] virtual std::vector<Trial> time(const TuningTarget& target, std::span<const Config> candidates,
                                                 int rounds) = 0;
+  /// Called by check() and time() before each use of a candidate, with its number in the call; may be empty.
+  std::function<void(std::size_t)> on_use;
+
   /// What one call takes at least on this GPU, milliseconds: the largest of its limits.
   [[nodiscard]] virtual double limit_ms(const TuningTarget& target) = 0;
 };
