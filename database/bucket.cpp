@@ -1,5 +1,7 @@
 #include "database/bucket.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -99,6 +101,12 @@ std::optional<double> distance(Operator op, const Bucket& a, const Bucket& b) {
   const double spread = doublings(a.spread, b.spread);
   if (tokens > kTokenStep || spread > kSpreadStep) return {};
   return dim + tokens + spread + (a.mean_length == b.mean_length ? 0 : 1);
+}
+
+std::string text_of(const Bucket& bucket, Operator op) {
+  const std::string common = fmt::format("dim {}, tokens {}", bucket.dim, bucket.tokens);
+  if (!is_scan(op)) return common;
+  return fmt::format("{}, spread {}, mean length {}", common, bucket.spread, bucket.mean_length);
 }
 
 }  // namespace packjit

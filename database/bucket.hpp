@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "database/workload.hpp"
@@ -35,5 +36,8 @@ struct Bucket {
 /// the other: dim or a convolution's tokens differ by more than a factor of two, a scan's tokens by more than one step
 /// or its spread by more than one.
 [[nodiscard]] std::optional<double> distance(Operator op, const Bucket& a, const Bucket& b);
+
+/// "dim 4096, tokens 32768, spread 16, mean length 512", of a convolution the first two: for messages.
+[[nodiscard]] std::string text_of(const Bucket& bucket, Operator op);
 
 }  // namespace packjit

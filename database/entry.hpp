@@ -36,19 +36,19 @@ struct NumericalCheck {
 /// One tuned Config.
 struct Entry {
   Spec spec;
-  Bucket bucket;
+  Bucket bucket{};
   Config config;
-  Workload measured;                    ///< the shape that was timed
-  TimeStatistics time;                  ///< of `config`
-  TimeStatistics built_in;              ///< of the built-in Config, in the same rounds
+  Workload measured{};                  ///< the shape that was timed
+  TimeStatistics time{};                ///< of `config`
+  TimeStatistics built_in{};            ///< of the built-in Config, in the same rounds
   double limit_share = 0;               ///< the time that the GPU's limits allow at least, over the median
   int lowest_mhz = 0, highest_mhz = 0;  ///< clock of the multiprocessors seen meanwhile
   int tried = 0;                        ///< candidates that were measured
-  NumericalCheck check;
-  GpuProperties gpu;
-  std::string nvrtc, driver;                          ///< versions
-  std::string source_digest;                          ///< of the generated source without comments
-  std::string date;                                   ///< YYYY-MM-DD
+  NumericalCheck check{};
+  GpuProperties gpu{};
+  std::string nvrtc{}, driver{};  ///< versions
+  std::string source_digest{};    ///< of the generated source without comments
+  std::string date{};             ///< YYYY-MM-DD, or YYYY-MM-DDThh:mm:ssZ where the later of one day counts
   nlohmann::json unknown = nlohmann::json::object();  ///< fields of newer versions, written back as they came
 };
 
@@ -56,10 +56,10 @@ struct Entry {
 struct FailedCandidate {
   Spec spec;
   Config config;
-  Workload measured;
-  std::string reason;
-  GpuProperties gpu;
-  std::string nvrtc, driver, source_digest;  ///< with another of these it may be tried again
+  Workload measured{};
+  std::string reason{};
+  GpuProperties gpu{};
+  std::string nvrtc{}, driver{}, source_digest{};  ///< with another of these it may be tried again
   nlohmann::json unknown = nlohmann::json::object();
 };
 
