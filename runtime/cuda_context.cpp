@@ -27,7 +27,9 @@ DeviceInfo describe_gpu(const Driver& driver, CUdevice device) {
   info.shared_bytes_per_block = attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
   info.memory_bytes = static_cast<std::int64_t>(memory);
   info.l2_bytes = attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
-  info.clock_mhz = attribute(CU_DEVICE_ATTRIBUTE_CLOCK_RATE) / 1000;  // the driver counts in kHz
+  constexpr int kKhzPerMhz = 1000;  // the driver counts in kHz
+  info.clock_mhz = attribute(CU_DEVICE_ATTRIBUTE_CLOCK_RATE) / kKhzPerMhz;
+  info.memory_clock_mhz = attribute(CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) / kKhzPerMhz;
   return info;
 }
 

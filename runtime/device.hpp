@@ -21,6 +21,7 @@ struct DeviceInfo {
   std::int64_t memory_bytes = 0;
   std::int64_t l2_bytes = 0;  ///< of a GPU's L2 cache; 0 for host execution
   int clock_mhz = 0;          ///< the highest clock of the multiprocessors; 0 for host execution
+  int memory_clock_mhz = 0;   ///< the highest clock of a GPU's memory; 0 for host execution
 };
 
 /// Generated source, compiled and loaded on one device.

@@ -59,6 +59,10 @@ class Folder {
                                              FileInfo& info) const = 0;
   /// Makes a new file for the owner alone; std::errc::file_exists where there is one.
   [[nodiscard]] virtual std::error_code create(const std::string& name, std::unique_ptr<NewFile>& file) = 0;
+  /// Adds the bytes at the end of a file, in one piece whoever else does so, and waits until they are on the disk.
+  /// Makes the file for the owner alone where it is missing. When it returns, the file of this name has them: where it
+  /// was renamed meanwhile they are added again to the new one. After a failure a part of them may be there.
+  [[nodiscard]] virtual std::error_code append(const std::string& name, std::string_view bytes) = 0;
   [[nodiscard]] virtual std::error_code rename(const std::string& from, const std::string& to) = 0;
   [[nodiscard]] virtual std::error_code remove(const std::string& name) = 0;
   [[nodiscard]] virtual std::error_code set_last_use(const std::string& name, std::int64_t seconds) = 0;
@@ -67,7 +71,7 @@ class Folder {
   [[nodiscard]] virtual std::error_code try_lock(const std::string& name, std::unique_ptr<FileLock>& lock) = 0;
 };
 
-/// What the disk cache needs of a file system. Tests pass one that fails when told to.
+/// What the disk cache and the tuning database need of a file system. Tests pass one that fails when told to.
 class FileSystem {
  public:
   FileSystem() = default;

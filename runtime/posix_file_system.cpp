@@ -152,6 +152,30 @@ class PosixFolder final : public Folder {
     return {};
   }
 
+  std::error_code append(const std::string& name, std::string_view bytes) override {
+    constexpr int kMostTries = 100;
+    for (int i = 0; i < kMostTries; ++i) {
+      const Descriptor file(
+          openat(number(), name.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600));
+      if (!file.is_open()) return last_error();
+      struct stat held {
+      }, named{};
+      if (fstat(file.number(), &held) != 0) return last_error();
+      if (!S_ISREG(held.st_mode)) return std::make_error_code(std::errc::invalid_argument);
+      ssize_t written = -1;
+      do {
+        written = ::write(file.number(), bytes.data(), bytes.size());
+      } while (written < 0 && errno == EINTR);
+      if (written < 0) return last_error();
+      // The rest would land behind what others have added since.
+      if (static_cast<std::size_t>(written) < bytes.size()) return std::make_error_code(std::errc::no_space_on_device);
+      if (fsync(file.number()) != 0) return last_error();
+      const bool there = fstatat(number(), name.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0;
+      if (there && named.st_ino == held.st_ino && named.st_dev == held.st_dev) return {};
+    }
+    return std::make_error_code(std::errc::resource_unavailable_try_again);
+  }
+
   std::error_code rename(const std::string& from, const std::string& to) override {
     return error_unless(renameat(number(), from.c_str(), number(), to.c_str()) == 0);
   }

@@ -90,6 +90,9 @@ CUresult fake_device_attribute(int* value, CUdevice_attribute attribute, CUdevic
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
       *value = 227 * 1024;
       break;
+    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:
+      *value = 2'619'000;  // kHz
+      break;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
       *value = 0;
       break;

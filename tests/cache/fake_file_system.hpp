@@ -31,6 +31,7 @@ class FakeFileSystem final : public FileSystem {
   std::map<std::string, int> calls;  ///< how often each operation was asked for
   std::size_t room = 1U << 30U;      ///< bytes that fit on the disk
   std::int64_t now = 1'000'000'000;  ///< the stamp of new files
+  int calls_left = 1'000'000'000;    ///< after as many every operation fails, as if the process had been killed
   bool loses_renamed = false;        ///< a renamed file is "not there"
   FileInfo folder{FileKind::folder, kUser, 0700, 0, 0};
   FileInfo path{FileKind::folder, kUser, 0700, 0, 0};
@@ -53,6 +54,7 @@ class FakeFileSystem final : public FileSystem {
   /// Notes the call; the fault that is set for it.
   std::error_code call(const std::string& operation) {
     ++calls[operation];
+    if (--calls_left < 0) return std::make_error_code(std::errc::io_error);
     const auto fault = faults.find(operation);
     return fault == faults.end() ? std::error_code() : std::make_error_code(fault->second);
   }
@@ -130,6 +132,15 @@ class FakeFolder final : public Folder {
     system_.files[name].info = {FileKind::regular, kUser, 0600, 0, system_.now};
     file = std::make_unique<FakeNewFile>(system_, name);
     return {};
+  }
+  std::error_code append(const std::string& name, std::string_view bytes) override {
+    const std::lock_guard lock(system_.mutex);
+    if (const std::error_code error = system_.call("append")) return error;
+    const std::size_t fits = std::min(bytes.size(), system_.room_left());
+    const auto [file, is_new] = system_.files.try_emplace(name);
+    if (is_new) file->second.info = {FileKind::regular, kUser, 0600, 0, system_.now};
+    file->second.bytes += bytes.substr(0, fits);
+    return fits < bytes.size() ? std::make_error_code(std::errc::no_space_on_device) : std::error_code();
   }
   std::error_code rename(const std::string& from, const std::string& to) override {
     const std::lock_guard lock(system_.mutex);

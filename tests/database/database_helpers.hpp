@@ -30,6 +30,19 @@ inline Entry test_entry(std::int64_t tokens = 4096, double median_ms = 0.25) {
   return entry;
 }
 
+/// Entries of which no two share their Spec and bucket, for numbers below 800.
+inline Entry numbered_entry(int number) {
+  constexpr int kBuckets = 17;
+  constexpr std::int64_t kDims[] = {64, 128, 256, 512, 1024, 2048, 4096, 8192};
+  Entry entry = test_entry();
+  const std::vector<Bucket> buckets = buckets_to_tune(entry.spec.op, kDims[number / kBuckets % 8]);
+  entry.spec.values.set("conv_width", 1 + number / (kBuckets * 8));
+  entry.bucket = buckets.at(static_cast<std::size_t>(number % kBuckets));
+  entry.measured = representative(entry.spec.op, entry.bucket);
+  entry.tried = number;
+  return entry;
+}
+
 inline FailedCandidate test_failure(int block = 64) {
   const Operator op = Operator::conv1d_pack_fwd;
   FailedCandidate failed{.spec = Spec(op), .config = builtin_config(Spec(op), "sm_90")};
