@@ -13,8 +13,10 @@
 #include "cli/spec_options.hpp"
 #include "cli/terminal.hpp"
 #include "generator/generate.hpp"
+#include "generator/search_space.hpp"
 #include "runtime/cuda_device.hpp"
 #include "runtime/errors.hpp"
+#include "runtime/occupancy.hpp"
 
 namespace packjit {
 namespace {
@@ -96,6 +98,13 @@ std::string driver_text(const OperatorReport& report) {
   return text + "\n";
 }
 
+/// Configs that a tuner may choose from.
+std::size_t search_space_size(const Spec& spec, const std::string& arch) {
+  constexpr std::int64_t kLeastSinceSm80 = std::int64_t{99} * 1024;  // bytes, for architectures that no table knows
+  const std::optional<ArchLimits> limits = arch_limits(arch);
+  return search_space(spec, {arch, limits ? limits->shared_per_block : kLeastSinceSm80}).size();
+}
+
 std::string summary(const InspectOptions& options, const Spec& spec, const OperatorReport& report) {
   std::string text = fmt::format("{}\n", name_of(spec.op));
   for (const Field& field : spec.values.table()) {
@@ -104,6 +113,7 @@ std::string summary(const InspectOptions& options, const Spec& spec, const Opera
   text += "\n" + config_text(options, report) + "\n";
   for (const KernelReport& kernel : report.kernels) text += kernel_text(kernel) + "\n";
   text += driver_text(report);
+  text += fmt::format("search space: {} valid Configs on {}\n", search_space_size(spec, report.arch), report.arch);
   text += fmt::format("Compiled by NVRTC {} in {:.2f} s with {}\n", report.compiled.nvrtc_version,
                       report.compiled.seconds, fmt::join(report.compiled.options, " "));
   text += fmt::format("  source {} lines (--source), PTX {} lines (--ptx), cubin {} bytes (--sass: {})\n",
@@ -144,6 +154,7 @@ void run_inspect(const InspectOptions& options) {
     nlohmann::ordered_json why = nlohmann::ordered_json::object();
     for (const Field& field : report.config.values.table()) why[std::string(field.name)] = reason(options, field.name);
     json["config_why"] = why;
+    json["search_space"] = search_space_size(spec, arch);
     json["nvrtc"] = nvrtc->version_text();
     if (options.source) json["source"] = report.source;
     if (options.ptx) json["ptx"] = report.compiled.ptx;

@@ -137,6 +137,53 @@ void check_conv_pair(const Spec& spec, const Config& config) {
   }
 }
 
+std::vector<FieldChoices> conv_choices(const Spec& spec) {
+  // Neighbouring threads take neighbouring tokens where those lie side by side: so many tiles as a warp has threads.
+  const bool tokens_first = spec.values["layout"] == static_cast<int>(Layout::channel_major);
+  std::vector<FieldChoices> choices = {{"block", {64, 128, 256}},
+                                       {"block_tiles", {1, 2, 4, 8}},
+                                       {"tile_tokens", {16, 32, 64, 128, 256}},
+                                       {"load_tokens", {2, 4, 8}},
+                                       {"prefetch", {0, 1}},
+                                       {"vector", {1, 2, 4, 8}},
+                                       {"min_blocks", {0, 4, 8, 16}},
+                                       {"convert", {1}}};
+  if (tokens_first) choices[1].values = {kWarp / 2, kWarp, 2 * kWarp};
+  std::erase_if(choices[5].values, [&](int vector) { return vector > longest_vector(spec); });
+  if (!is_backward(spec.op)) return choices;
+  choices[2].values.push_back(512);
+  choices[3].values = {4, 8};
+  choices[6].values = {0};
+  choices.push_back({"stages", {0, 2, 4}});
+  choices.push_back({"early_sum", {1}});  // ends sooner wherever launches can begin early
+  return choices;
+}
+
+bool conv_worth_trying(const Spec& spec, const Config& config) {
+  // Wide filters leave registers for few channels a thread; otherwise short accesses only cost.
+  const int vector = config.values["vector"], widest = longest_vector(spec);
+  if (vector < std::min(2, widest) && spec.values["conv_width"] <= 8) return false;
+  // A tile begins with conv_width - 1 tokens of the one before it.
+  if (config.values["tile_tokens"] < config.values["load_tokens"] ||
+      config.values["tile_tokens"] < spec.values["conv_width"]) {
+    return false;
+  }
+  if (is_backward(spec.op)) {
+    // Loads by way of shared memory are always ahead, whatever prefetch says.
+    return config.values["stages"] == 0 || config.values["prefetch"] != 0;
+  }
+  // The forward's blocks share nothing between tiles where channels lie side by side: one tile, or enough of them for
+  // the few vectors of a small dim.
+  constexpr int kManyTiles = 4;
+  if (spec.values["layout"] != static_cast<int>(Layout::channel_major) && config.values["block_tiles"] != 1 &&
+      config.values["block_tiles"] != kManyTiles) {
+    return false;
+  }
+  const int held = config.values["block"] * config.values["min_blocks"];
+  constexpr int kHeldThreads = 1024;  // with 64 registers each
+  return held == 0 || held == kHeldThreads;
+}
+
 ConvGrid conv_grid(const Config& config, const Sizes& sizes) {
   const int block_tiles = config.values["block_tiles"];
   const int block_channels = config.values["block"] / block_tiles * config.values["vector"];

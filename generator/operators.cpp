@@ -148,6 +148,11 @@ void check_vector(const Spec& spec, const Config& config) {
   }
 }
 
+int longest_vector(const Spec& spec) {
+  if (spec.values["layout"] != static_cast<int>(Layout::token_major)) return 1;
+  return kLongestAccess / static_cast<int>(size_of(static_cast<Dtype>(spec.values["dtype"])));
+}
+
 void check_min_blocks(const Config& config) {
   constexpr int kMostThreads = 2048;  // of a multiprocessor
   if (config.values["block"] * config.values["min_blocks"] > kMostThreads) {

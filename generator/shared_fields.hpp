@@ -19,6 +19,8 @@ inline constexpr int kWarp = 32;  // threads
 void require_power_of_two(const Config& config, std::string_view field);
 /// `vector` elements must be one access, and need channels next to each other.
 void check_vector(const Spec& spec, const Config& config);
+/// Elements of the longest access that the Spec's dtype and layout allow.
+[[nodiscard]] int longest_vector(const Spec& spec);
 /// `min_blocks` blocks must not have more threads than a multiprocessor.
 void check_min_blocks(const Config& config);
 

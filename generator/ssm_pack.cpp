@@ -242,6 +242,57 @@ void check_ssm_pair(const Spec& spec, const Config& config) {
   }
 }
 
+std::vector<FieldChoices> ssm_choices(const Spec& spec) {
+  const int d_state = spec.values["d_state"];
+  const bool backward = is_backward(spec.op);
+  std::vector<int> lanes;
+  for (int n = 1; n <= std::min(d_state, kWarp); n *= 2) lanes.push_back(n);
+  const int widest = longest_vector(spec);
+  // Blocks of the wider Specs would not fit into shared memory with longer tiles.
+  const int longest_tile = d_state > 128 ? 8 : 16;
+  std::vector<FieldChoices> choices = {
+      {"block", {64, 128, 256}},          {"lanes", lanes},     {"tile_tokens", {longest_tile / 2, longest_tile}},
+      {"vector", {1, 2, 4, 8}},           {"segments", {0, 1}}, {"copies", {0, 1}},
+      {"min_blocks", {1, 2, 3, 4, 6, 8}}, {"convert", {1}}};
+  std::erase_if(choices[3].values, [&](int vector) { return vector > widest; });
+  if (!backward) {
+    choices[2].values.push_back(2 * longest_tile);
+    return choices;
+  }
+  const int interval = checkpoint_interval(d_state);
+  choices.push_back({"checkpoint_tokens", {interval}});
+  if (spec.values["checkpoints"] == 0) choices.back().values.push_back(2 * interval);
+  choices.push_back({"step_tokens", {1, 2, 4, 8, 16}});
+  choices.push_back({"channel_sums", {0, 1, 2}});
+  return choices;
+}
+
+bool ssm_worth_trying(const Spec& spec, const Config& config) {
+  const Shape shape = shape_of(spec, config);
+  const bool backward = is_backward(spec.op);
+  // Accesses as long as can be, or half as long so that more threads share in them; a block of few channels has less.
+  const auto channels = static_cast<int>(shape.channels);
+  const int vector = config.values["vector"], widest = std::min(longest_vector(spec), channels);
+  if (vector > widest || 2 * vector < widest) return false;
+  // A multiprocessor has 65,536 registers: 256 threads can use no more of them, 1,024 have 64 each, and the backward
+  // spills with fewer than 128.
+  const int threads = config.values["block"] * config.values["min_blocks"];
+  if (threads < 256 || threads > (backward ? 512 : 1024)) return false;
+  if (!backward) return true;
+  // Decays held in registers: with few of them a step does little, with many the registers are short.
+  const int step = config.values["step_tokens"], tile = config.values["tile_tokens"];
+  constexpr int kFewHeld = 16, kManyHeld = 32;
+  const auto states = static_cast<int>(shape.states);
+  if (step > tile || (states * step > kManyHeld && step > 1)) return false;
+  if (states * step < kFewHeld && step < tile) return false;
+  // What sums more precisely than bf16 asks for, and is slower than tf32 addends, is tried where it disturbs least.
+  const bool split = config.values.text("channel_sums") == "split";
+  const bool is_bf16 = spec.values["dtype"] == static_cast<int>(Dtype::bf16);
+  if (is_bf16 && split && (vector != widest || config.values["copies"] == 0)) return false;
+  // Wider intervals are there to save memory traffic, so not for tiles that are half as long.
+  return config.values["checkpoint_tokens"] == checkpoint_interval(spec.values["d_state"]) || tile > 8;
+}
+
 std::int64_t ssm_checkpoints(const Sizes& sizes) {
   return sizes.batch * sizes.seqlen / checkpoint_interval(sizes.d_state) + 1;
 }

@@ -1,15 +1,18 @@
 #pragma once
 
 #include "generator/operators.hpp"
+#include "generator/search_space.hpp"
 #include "generator/shared_fields.hpp"
 
 namespace packjit {
 
-// ssm_pack: fields, tensors, constraints and launches. The kernels are templates/ssm_pack_{fwd,bwd}.cu.
+// ssm_pack: fields, tensors, constraints, search space and launches. The kernels are templates/ssm_pack_{fwd,bwd}.cu.
 [[nodiscard]] std::span<const Field> ssm_spec_fields();
 [[nodiscard]] std::span<const Field> ssm_config_fields(bool backward);
 [[nodiscard]] std::span<const TensorRule> ssm_tensor_rules(bool backward);
 void check_ssm_pair(const Spec& spec, const Config& config);
+[[nodiscard]] std::vector<FieldChoices> ssm_choices(const Spec& spec);
+[[nodiscard]] bool ssm_worth_trying(const Spec& spec, const Config& config);
 [[nodiscard]] Plan ssm_plan(const Spec& spec, const Config& config, const Problem& problem);
 
 /// Size of the tensor `checkpoints`: how many states of each channel a forward stores for its backward, at batch,

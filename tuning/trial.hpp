@@ -51,13 +51,16 @@ class TrialBench {
   [[nodiscard]] virtual std::string nvrtc() const = 0;   ///< version
   [[nodiscard]] virtual std::string driver() const = 0;  ///< version
 
+  [[nodiscard]] virtual int compiles_at_once() const { return 1; }
   /// Compiles candidates of one Spec, several at a time, ahead of trying them; the result of each in order. One that
   /// spills registers or that the compiler refuses has a failure.
   [[nodiscard]] virtual std::vector<Trial> compile(const Spec& spec, std::span<const Config> candidates) = 0;
   /// Runs the candidate on small inputs, outputs poisoned and guarded, and compares with the oracle; then, where
   /// `target` is given, once at its shape and compares with what the built-in Config gives there.
   [[nodiscard]] virtual Trial check(const Spec& spec, const Config& candidate, const TuningTarget* target) = 0;
-  /// Times the candidates in turn, `rounds` times round, so that what changes meanwhile changes all of them.
+  /// Times the candidates in turn, `rounds` times round, so that what changes meanwhile changes all of them: value i of
+  /// each was measured in round i. Where the worker is lost, the candidate that it was working on has the failure; the
+  /// others have all rounds, or no failure and fewer rounds where nobody timed them to the end.
   [[nodiscard]] virtual std::vector<Trial> time(const TuningTarget& target, std::span<const Config> candidates,
                                                 int rounds) = 0;
   /// Called by check() and time() before each use of a candidate, with its number in the call; may be empty.

@@ -232,6 +232,13 @@ TEST(Inspect, ShowsResourcesConfigAndWhy) {
   EXPECT_FALSE(json.contains("source"));
 }
 
+TEST(Inspect, CountsTheConfigsToChooseFrom) {
+  const std::string text = packjit("inspect conv1d_pack_fwd --arch sm_90").text;
+  EXPECT_NE(text.find("search space: 1080 valid Configs on sm_90\n"), std::string::npos) << text;
+  const auto json = json_of("inspect conv1d_pack_fwd --arch sm_90 --dtype fp32 --json");
+  EXPECT_EQ(json["search_space"], 720);  // no accesses of 8 elements
+}
+
 TEST(Inspect, PrintsTheSourceThatGeneratePrintsWithoutNvrtc) {
   EXPECT_EQ(packjit("inspect conv1d_pack_fwd --arch sm_90 --source", "PACKJIT_NVRTC=/no/libnvrtc.so").text,
             packjit("generate conv1d_pack_fwd --arch sm_90").text);
