@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -12,6 +11,7 @@
 #include "cli/bench_report.hpp"
 #include "cli/bench_rows.hpp"
 #include "cli/commands.hpp"
+#include "cli/date.hpp"
 #include "cli/lengths_file.hpp"
 #include "cli/spec_options.hpp"
 #include "cli/terminal.hpp"
@@ -41,13 +41,6 @@ struct ListedRow {
   const char* list;
   BenchRow row;
 };
-
-std::string today() {
-  const auto now = std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now());
-  const std::chrono::year_month_day date(now);
-  return fmt::format("{:04}-{:02}-{:02}", static_cast<int>(date.year()), static_cast<unsigned>(date.month()),
-                     static_cast<unsigned>(date.day()));
-}
 
 std::vector<Operator> chosen_operators(const std::vector<std::string>& only) {
   if (only.empty()) return {std::begin(kOperators), std::end(kOperators)};

@@ -16,5 +16,6 @@ void register_cache(CLI::App& app);
 void register_run(CLI::App& app);
 void register_verify(CLI::App& app);
 void register_bench(CLI::App& app);
+void register_tune(CLI::App& app);
 
 }  // namespace packjit

@@ -35,6 +35,7 @@ void register_commands(CLI::App& app) {
   register_run(app);
   register_verify(app);
   register_bench(app);
+  register_tune(app);
 }
 
 /// A stream that was closed by the caller must not be taken over by the next file that is opened, whose contents the

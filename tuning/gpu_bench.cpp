@@ -48,7 +48,7 @@ Sizes sizes_of(const TuningTarget& target) {
 }
 
 GpuProperties gpu_properties(const DeviceInfo& info) {
-  return {info.name, info.arch, info.multiprocessors, info.shared_bytes_per_block, info.l2_bytes, 0};
+  return {info.name, info.arch, info.multiprocessors, info.shared_bytes_per_block, info.l2_bytes, info.memory_clock_mhz};
 }
 
 /// The first reason why an image must not be used.

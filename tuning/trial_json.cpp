@@ -93,24 +93,4 @@ Trial trial_of(const nlohmann::json& json) {
   });
 }
 
-nlohmann::json json_of(const GpuProperties& gpu) {
-  return {{"name", gpu.name},
-          {"arch", gpu.arch},
-          {"multiprocessors", gpu.multiprocessors},
-          {"shared_bytes_per_block", gpu.shared_bytes_per_block},
-          {"l2_bytes", gpu.l2_bytes},
-          {"memory_clock_mhz", gpu.memory_clock_mhz}};
-}
-
-GpuProperties gpu_of(const nlohmann::json& json) {
-  return reading("a GPU's properties", [&] {
-    return GpuProperties{json.at("name"),
-                         json.at("arch"),
-                         json.at("multiprocessors"),
-                         json.at("shared_bytes_per_block"),
-                         json.at("l2_bytes"),
-                         json.at("memory_clock_mhz")};
-  });
-}
-
 }  // namespace packjit

@@ -16,7 +16,5 @@ namespace packjit {
 [[nodiscard]] Spec spec_of(const nlohmann::json& json);
 [[nodiscard]] nlohmann::json json_of(std::span<const Config> configs);
 [[nodiscard]] std::vector<Config> configs_of(const nlohmann::json& json, Operator op);
-[[nodiscard]] nlohmann::json json_of(const GpuProperties& gpu);
-[[nodiscard]] GpuProperties gpu_of(const nlohmann::json& json);
 
 }  // namespace packjit

@@ -8,6 +8,7 @@
 #include <ostream>
 #include <utility>
 
+#include "database/record_json.hpp"
 #include "runtime/errors.hpp"
 #include "tuning/trial_json.hpp"
 
@@ -30,7 +31,8 @@ void WorkerBench::start() {
   process_ = std::make_unique<WorkerProcess>(settings_.command);
   const Answer answer = ask({{"do", "hello"}}, settings_.start);
   if (!answer.value) throw EnvironmentError("the process that tries candidates did not start: " + answer.why);
-  gpu_ = gpu_of(answer.value->at("gpu"));
+  nlohmann::json unknown;
+  gpu_ = read_gpu(answer.value->at("gpu"), "the worker's GPU", unknown);
   nvrtc_ = answer.value->at("nvrtc");
   driver_ = answer.value->at("driver");
 }

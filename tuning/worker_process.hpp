@@ -37,4 +37,7 @@ class WorkerProcess {
   std::string pending_;
 };
 
+/// For the program that is started so: kills it when the one that started it ends, also while a kernel hangs.
+void end_with_parent();
+
 }  // namespace packjit
