@@ -11,8 +11,8 @@
 
 #include "api/c_struct.hpp"
 #include "api/operator_options.hpp"
-#include "database/builtin_config.hpp"
 #include "generator/ssm_pack.hpp"
+#include "runtime/config_choice.hpp"
 
 namespace packjit::api {
 namespace {
@@ -29,7 +29,7 @@ CheckedCall plan_call(const DeviceInfo& device, const Spec& asked, const TensorV
   Spec spec = asked;
   Config config(spec.op);
   specialise(spec, config, views);  // the layout, by which the Config is chosen
-  config = builtin_config(spec, device.arch, work);
+  config = choose_config(spec, device, work).config;
   specialise(spec, config, views);
   return check_call(device, spec, config, views, map);
 }

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "generator/ssm_pack.hpp"
+#include "runtime/config_choice.hpp"
 #include "runtime/edited_source.hpp"
 #include "runtime/operator_call.hpp"
 
@@ -78,7 +79,7 @@ class Call {
     TensorViews views;
     for (const auto& [name, placed] : placed_) views.emplace(name, placed.view);
     const Workload work{map_.batch * map_.seqlen, map_.n_sequences, sizes.dim, map_.max_seqlen};
-    Config config = call_.config ? *call_.config : builtin_config(spec_, device_.info().arch, work);
+    Config config = call_.config ? *call_.config : chosen_config(views, work);
     if (call_.source) {
       config = edited_config(config, views);
     } else {
@@ -95,6 +96,14 @@ class Call {
   }
 
  private:
+  /// By the layout that the call has, too.
+  Config chosen_config(const TensorViews& views, const Workload& work) const {
+    Spec spec = spec_;
+    Config any(spec.op);
+    specialise(spec, any, views);
+    return choose_config(spec, device_.info(), work).config;
+  }
+
   /// The Config that the hand-edited source was made with, once it is known that the source serves this call: launches
   /// follow the Config, so any other one would be silently wrong. Completes the Spec as specialise() does.
   Config edited_config(Config wanted, const TensorViews& views) {
