@@ -19,7 +19,7 @@ double Budget::estimate(Step step, int units) const {
 
 void Budget::spent(Step step, int units, double begin) {
   auto& seen = seen_[static_cast<std::size_t>(step)];
-  std::ranges::rotate(seen, seen.end() - 1);
+  std::rotate(seen.begin(), seen.end() - 1, seen.end());
   seen.front() = {units, clock_() - begin};
 }
 

@@ -222,6 +222,7 @@ std::vector<TuningTarget> targets_of_capture(std::span<const CapturedShape> shap
   }
   std::ranges::stable_sort(groups, std::ranges::greater{}, &Group::calls);
   std::vector<TuningTarget> targets;
+  targets.reserve(groups.size());
   for (Group& group : groups) targets.push_back(std::move(group.target));
   return targets;
 }

@@ -79,6 +79,7 @@ std::vector<Config> Finals::order() const {
   }
   std::ranges::stable_sort(faster, {}, [](const auto& pair) { return pair.first; });
   std::vector<Config> order;
+  order.reserve(faster.size() + 2);
   for (const auto& [ratio, member] : faster) order.push_back(member->config);
   if (&champion != &built_in && beats_built_in(champion)) order.push_back(champion.config);
   order.push_back(built_in.config);

@@ -114,32 +114,45 @@ class Search {
                          [&](const Config& c) { return fits_shape(c, target_.work); });
     const bool all = options_.exhaustive || std::ssize(useful) <= options_.exhaustive_limit;
     shuffle(useful, random_);  // so that what is tried in the time there is comes from everywhere
+    std::vector<Config> rest;
     if (!all) {
       const int sample = known_.neighbours.empty() ? options_.sample : options_.sample / 3;
-      if (std::ssize(useful) > sample) useful.erase(useful.begin() + sample, useful.end());
+      const auto end = useful.begin() + std::min<std::ptrdiff_t>(sample, std::ssize(useful));
+      rest.assign(end, useful.end());
+      useful.erase(end, useful.end());
     }
     useful.insert(useful.begin(), known_.neighbours.begin(), known_.neighbours.end());
     planned_ = static_cast<int>(all ? useful.size() : static_cast<std::size_t>(options_.most_candidates));
     if (!try_all(useful, all) || all) return;
-    // Then around the best so far, until that brings nothing any more.
-    constexpr int kPatience = 2, kLeaders = 3, kPairs = 8;
+    // Then around the best so far, with a few from elsewhere, until that brings nothing any more.
+    constexpr int kPatience = 3;
     for (int idle = 0; idle < kPatience;) {
       const double before = ranking().front()->tried.ratio;
-      std::vector<Config> around;
-      std::vector<const Ranked*> leaders = ranking();
-      leaders.resize(std::min<std::size_t>(leaders.size(), kLeaders));
-      for (const Ranked* leader : leaders) {
-        for (Config& config : neighbours(target_.spec, leader->tried.config, limits_, target_.work, kPairs, random_)) {
-          const bool fresh = !seen_.contains(config.values.text()) && std::ranges::find(around, config) == around.end();
-          if (fresh) around.push_back(std::move(config));
-        }
-      }
-      if (around.empty()) return;
-      shuffle(around, random_);
-      around.resize(std::min<std::size_t>(around.size(), static_cast<std::size_t>(options_.batch)), built_in_);
-      if (!try_all(around, false)) return;
+      const std::vector<Config> next = generation(rest);
+      if (next.empty() || !try_all(next, false)) return;
       idle = ranking().front()->tried.ratio < before * (1 - kLeastGain) ? 0 : idle + 1;
     }
+  }
+
+  /// A batch of new Configs: neighbours of the best, then of the next best, and a fourth of `rest`, which gives them
+  /// up.
+  std::vector<Config> generation(std::vector<Config>& rest) {
+    constexpr int kLeaders = 3, kPairs = 8;
+    const auto size = static_cast<std::size_t>(options_.batch), elsewhere = size / 4;
+    std::vector<Config> batch;
+    const auto take = [&](Config&& config) {
+      const bool fresh = !seen_.contains(config.values.text()) && std::ranges::find(batch, config) == batch.end();
+      if (fresh) batch.push_back(std::move(config));
+    };
+    std::vector<const Ranked*> leaders = ranking();
+    leaders.resize(std::min<std::size_t>(leaders.size(), kLeaders));
+    for (const Ranked* leader : leaders) {
+      for (Config& config : neighbours(target_.spec, leader->tried.config, limits_, target_.work, kPairs, random_)) {
+        if (batch.size() < size - elsewhere) take(std::move(config));
+      }
+    }
+    for (; !rest.empty() && batch.size() < size; rest.pop_back()) take(std::move(rest.back()));
+    return batch;
   }
 
   /// False where the search has to end: no time, or enough candidates.

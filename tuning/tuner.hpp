@@ -17,8 +17,8 @@ struct TuneOptions {
   std::uint64_t seed = 1;      ///< of the order of candidates
   bool exhaustive = false;     ///< all of the space, however large
   int exhaustive_limit = 128;  ///< Configs up to which all are tried anyway
-  int sample = 48;             ///< drawn from a larger space; a third of them where neighbours are known
-  int most_candidates = 192;   ///< of a larger space
+  int sample = 64;             ///< drawn from a larger space; a third of them where neighbours are known
+  int most_candidates = 256;   ///< of a larger space
   int batch = 16;              ///< compiled together, then timed in turn
   int quick_rounds = 2;        ///< of every candidate
   int finalists = 5;           ///< confirmed beside the incumbent and the built-in Config

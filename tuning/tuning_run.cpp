@@ -56,6 +56,20 @@ std::vector<Config> beginnings(const TuningTarget& target, std::span<const Entry
   return configs;
 }
 
+/// What the first of the open targets may use of the time left. All count the same, but for the first of each Spec: it
+/// compiles what the others find in the cache.
+double share_of_first(std::span<const TuningTarget> targets, std::span<const std::size_t> open, std::vector<Spec> met) {
+  constexpr double kFirstOfSpec = 8;
+  double first = 0, all = 0;
+  for (const std::size_t i : open) {
+    const bool is_new = std::ranges::find(met, targets[i].spec) == met.end();
+    if (is_new) met.push_back(targets[i].spec);
+    all += is_new ? kFirstOfSpec : 1;
+    if (i == open.front()) first = all;
+  }
+  return first / all;
+}
+
 }  // namespace
 
 std::string label_of(const TuningTarget& target) {
@@ -86,12 +100,13 @@ std::vector<TargetOutcome> tune_all(TrialBench& bench, std::span<const TuningTar
       open.push_back(i);
     }
   }
+  std::vector<Spec> met;
   for (std::size_t n = 0; n < open.size(); ++n) {
     const TuningTarget& target = targets[open[n]];
     TargetOutcome& outcome = outcomes[open[n]];
     const double begin = seconds();
     TuneOptions each = options.each;
-    each.seconds = (end - begin) / static_cast<double>(open.size() - n);
+    each.seconds = share_of_first(targets, std::span(open).subspan(n), met) * (end - begin);
     if (options.most_seconds > 0) each.seconds = std::min(each.seconds, options.most_seconds);
     if (each.seconds <= 0) {
       if (events.finished) events.finished(target, outcome);
@@ -125,6 +140,7 @@ std::vector<TargetOutcome> tune_all(TrialBench& bench, std::span<const TuningTar
       outcome.kind = TargetOutcome::Kind::no_time;
     }
     if (events.finished) events.finished(target, outcome);
+    met.push_back(target.spec);
   }
   return outcomes;
 }

@@ -59,7 +59,8 @@ struct TuningRunEvents {
 [[nodiscard]] std::string label_of(const TuningTarget& target);
 
 /// Tunes one target after the other. A target is done where the store has an Entry made with the same versions and the
-/// same source. The seconds left are shared equally by the targets left, so what one does not need, others have. Ends
+/// same source. The seconds left are shared by the targets left, eight parts to the first of a Spec, which compiles
+/// for the others, and one to each other; what one does not need, others have. Ends
 /// early, with `no_time`, where they are used up: the same call goes on from there. Outcomes are in the order of the
 /// targets. Throws what the bench and the store throw.
 [[nodiscard]] std::vector<TargetOutcome> tune_all(

@@ -90,8 +90,10 @@ TEST(TuningRun, SharesTheTime) {
   const std::vector<TargetOutcome> outcomes = tune_all(bench, four_targets(), store, options, bench.clock());
   EXPECT_EQ(kinds_of(outcomes), (std::vector<Kind>(4, Kind::tuned)));
   EXPECT_LE(bench.now - begin, 61.3);
-  for (const TargetOutcome& outcome : outcomes) EXPECT_GE(outcome.seconds, 7) << "15 is its share";
-  EXPECT_LE(outcomes[0].seconds, 16.3);
+  // The first of the Spec has 8 of 11 parts, 43.6 s; the others share the rest.
+  EXPECT_LE(outcomes[0].seconds, 45);
+  EXPECT_GE(outcomes[0].seconds, 15);
+  for (std::size_t i = 1; i < 4; ++i) EXPECT_GE(outcomes[i].seconds, 4) << i;
 }
 
 TEST(TuningRun, AQuickTargetGivesItsRestToOthers) {
