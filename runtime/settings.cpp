@@ -10,6 +10,7 @@ constexpr Setting kSettings[] = {
     {"PACKJIT_CACHE_DIR", "folder of the disk cache of compiled kernels",
      "packjit in XDG_CACHE_HOME, or ~/.cache/packjit"},
     {"PACKJIT_CACHE_BYTES", "most bytes of the disk cache; 0 turns it off", "1073741824"},
+    {"PACKJIT_SELF_CHECK", "on or off: check a kernel on its first use on a kind of GPU (the embedded library)", "on"},
     {"XDG_CACHE_HOME", "absolute path of the user's caches, for the disk cache", "~/.cache"},
     {"HOME", "the user's home, for the disk cache and Python wheels", "not used"},
     {"CUDA_HOME", "root of a CUDA toolkit, searched for NVRTC", "not searched"},
@@ -26,6 +27,13 @@ std::optional<std::string> environment(const char* name) {
   const char* value = std::getenv(name);
   if (value == nullptr || *value == '\0') return std::nullopt;
   return std::string(value);
+}
+
+bool self_check_setting(std::string& problem) {
+  const std::string value = environment("PACKJIT_SELF_CHECK").value_or("on");
+  problem.clear();
+  if (value != "on" && value != "off") problem = "PACKJIT_SELF_CHECK is '" + value + "', expected on or off; on holds";
+  return value != "off";
 }
 
 }  // namespace packjit
