@@ -324,7 +324,7 @@ TEST_F(Host, AbsurdSizesAreRefused) {
   packjit_map* map = nullptr;
   EXPECT_EQ(packjit_map_from_host(device.get(), nullptr, &rows, nullptr, &map), PACKJIT_OUT_OF_MEMORY);
   // Memory of the device runs out in host execution, too.
-  const packjit_shape huge{sizeof(huge), 1 << 20, 1 << 20, 1 << 20, 1, 1 << 20, 1 << 20, PACKJIT_TOKEN_MAJOR, 0};
+  const packjit_shape huge{sizeof(huge), 1 << 16, 1 << 16, 1 << 22, 1, 1 << 20, 1 << 20, PACKJIT_TOKEN_MAJOR, 0};
   EXPECT_EQ(packjit_operator_prepare(op.get(), nullptr, PACKJIT_BACKWARD, &huge), PACKJIT_OUT_OF_MEMORY)
       << packjit_last_error();
 #endif
