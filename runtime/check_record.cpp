@@ -7,7 +7,7 @@
 namespace packjit {
 
 std::string check_text(const CheckRecord& record) {
-  return fmt::format("packjit self-check 1\nkernel {}\nimages {}\ngpu {}\ndriver {}\n", record.kernel, record.images,
+  return fmt::format("PJCHECK 1\nkernel {}\nimages {}\ngpu {}\ndriver {}\n", record.kernel, record.images,
                      record.arch, record.driver);
 }
 
