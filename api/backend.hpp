@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "runtime/compile_for_gpu.hpp"
+#include "runtime/cuda_session.hpp"
 #include "runtime/device.hpp"
 #include "runtime/driver.hpp"
 
@@ -44,6 +45,6 @@ class Backend {
 [[nodiscard]] std::unique_ptr<Backend> host_backend();
 /// The primary context of GPU `ordinal`, or the one current on the thread that calls.
 [[nodiscard]] std::unique_ptr<Backend> cuda_backend(const Driver& driver, std::optional<int> ordinal,
-                                                    CompileForGpu compile = compile_for_gpu);
+                                                    CompileForGpu compile = compile_for_gpu, SelfCheck check = {});
 
 }  // namespace packjit::api

@@ -7,6 +7,7 @@
 
 #include "api/c_struct.hpp"
 #include "api/handles.hpp"
+#include "api/self_check.hpp"
 #include "runtime/cuda_device.hpp"
 
 using packjit::api::guarded;
@@ -15,6 +16,11 @@ using packjit::api::require;
 using packjit::api::write_struct;
 
 namespace {
+
+std::unique_ptr<packjit::api::Backend> on_gpu(std::optional<int> ordinal) {
+  return packjit::api::cuda_backend(packjit::Driver::get(), ordinal, packjit::compile_for_gpu,
+                                    packjit::api::self_check());
+}
 
 std::unique_ptr<packjit::api::Backend> backend_for(const packjit_device_options& options) {
   const bool numbered = options.kind == PACKJIT_GPU || options.kind == PACKJIT_AUTO;
@@ -28,12 +34,12 @@ std::unique_ptr<packjit::api::Backend> backend_for(const packjit_device_options&
     case PACKJIT_HOST:
       return packjit::api::host_backend();
     case PACKJIT_GPU:
-      return packjit::api::cuda_backend(packjit::Driver::get(), options.ordinal);
+      return on_gpu(options.ordinal);
     case PACKJIT_CURRENT:
-      return packjit::api::cuda_backend(packjit::Driver::get(), std::nullopt);
+      return on_gpu(std::nullopt);
     case PACKJIT_AUTO:
       if (packjit::survey_driver().gpus.empty()) return packjit::api::host_backend();
-      return packjit::api::cuda_backend(packjit::Driver::get(), options.ordinal);
+      return on_gpu(options.ordinal);
     default:
       throw std::invalid_argument(fmt::format(
           "packjit_device_options: kind is {}; expected PACKJIT_AUTO (0), PACKJIT_GPU (1), PACKJIT_CURRENT (2) or "

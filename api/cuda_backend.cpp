@@ -29,8 +29,8 @@ class CudaLane final : public Lane {
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(const Driver& driver, std::optional<int> ordinal, CompileForGpu compile)
-      : session_(driver, ordinal, std::move(compile)) {}
+  CudaBackend(const Driver& driver, std::optional<int> ordinal, CompileForGpu compile, SelfCheck check)
+      : session_(driver, ordinal, std::move(compile), std::move(check)) {}
 
   std::unique_ptr<Lane> enter(void* stream, void* handed) override {
     return std::make_unique<CudaLane>(session_, stream, handed);
@@ -44,8 +44,9 @@ class CudaBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> cuda_backend(const Driver& driver, std::optional<int> ordinal, CompileForGpu compile) {
-  return std::make_unique<CudaBackend>(driver, ordinal, std::move(compile));
+std::unique_ptr<Backend> cuda_backend(const Driver& driver, std::optional<int> ordinal, CompileForGpu compile,
+                                      SelfCheck check) {
+  return std::make_unique<CudaBackend>(driver, ordinal, std::move(compile), std::move(check));
 }
 
 }  // namespace packjit::api

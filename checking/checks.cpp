@@ -105,7 +105,8 @@ HostTensors run_case(Device& device, const Case& check_case, const HostTensors& 
                 .config = config ? *config : config_of(check_case, device.info().arch),
                 .layout = check_case.layout,
                 .final_states = check_case.final_states && !is_backward(check_case.op),
-                .source = std::nullopt};
+                .source = std::nullopt,
+                .final_states_only_if_asked = true};
   const SequenceMap map =
       boundaries ? build_sequence_map(*boundaries, check_case.batch(), check_case.seqlen()) : map_of(check_case);
   if (check_case.layout != Layout::channel_major) return run_on_host_tensors(device, call, inputs, map);

@@ -35,7 +35,6 @@ TensorViews views_of(const Case& c) {
 
 Kernel kernel_of(const Case& check_case, const Config& config) {
   Kernel kernel(spec_of(check_case), config);
-  if (!is_backward(check_case.op) && check_case.initial_states) kernel.first.values.set("final_states", 1);
   specialise(kernel.first, kernel.second, views_of(check_case));
   return kernel;
 }

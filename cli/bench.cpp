@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "cli/bench_host.hpp"
 #include "cli/bench_map.hpp"
 #include "cli/bench_peers.hpp"
 #include "cli/bench_report.hpp"
@@ -136,6 +137,7 @@ void register_bench(CLI::App& app) {
   CLI::App* bench = app.add_subcommand("bench", "measure on a GPU");
   bench->require_subcommand(1);
   add_bench_map(*bench);
+  add_bench_host(*bench);
   CLI::App* ops = bench->add_subcommand("ops", "the operators' times on lengths of your choice, beside their limits");
   const auto options = std::make_shared<Options>();
   ShapeOptions& shape = options->shape;

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -38,9 +39,20 @@ const char* origin_of(const CacheEntry& entry) {
   return entry.origin == CacheEntry::Origin::imported ? "imported" : "compiled";
 }
 
-/// Every entry, read and checked; images and sources are dropped.
-std::vector<DiskCache::Stored> survey(DiskCache* disk) {
-  std::vector<DiskCache::Stored> found;
+/// What the cache holds, read and checked; images and sources are dropped.
+struct Survey {
+  std::vector<DiskCache::Stored> entries;
+  std::vector<DiskCache::StoredCheck> checks;
+  [[nodiscard]] std::int64_t bytes() const {
+    std::int64_t sum = 0;
+    for (const DiskCache::Stored& stored : entries) sum += stored.bytes;
+    for (const DiskCache::StoredCheck& stored : checks) sum += stored.bytes;
+    return sum;
+  }
+};
+
+Survey survey(DiskCache* disk) {
+  Survey found;
   if (disk == nullptr) return found;
   disk->for_each([&](DiskCache::Stored stored) {
     if (stored.entry) {
@@ -48,17 +60,24 @@ std::vector<DiskCache::Stored> survey(DiskCache* disk) {
         *text = {};
       }
     }
-    found.push_back(std::move(stored));
+    found.entries.push_back(std::move(stored));
   });
+  disk->for_each_check([&](const DiskCache::StoredCheck& stored) { found.checks.push_back(stored); });
   return found;
 }
 
-Json json_of(const std::vector<DiskCache::Stored>& found) {
+/// The value of one line of a remembered self-check.
+std::string line_of(const std::string& text, std::string_view name) {
+  const std::size_t at = text.find(fmt::format("\n{} ", name));
+  if (at == std::string::npos) return {};
+  const std::size_t first = at + name.size() + 2;
+  return text.substr(first, text.find('\n', first) - first);
+}
+
+Json json_of(const Survey& found) {
   const CacheLocation location = cache_location();
-  std::int64_t bytes = 0;
   Json entries = Json::array();
-  for (const DiskCache::Stored& stored : found) {
-    bytes += stored.bytes;
+  for (const DiskCache::Stored& stored : found.entries) {
     Json json = {{"file", stored.file}, {"bytes", stored.bytes}, {"last_use", date_of(stored.last_use)}};
     json["problem"] = stored.problem.empty() ? Json(nullptr) : Json(stored.problem);
     if (stored.entry) {
@@ -74,24 +93,40 @@ Json json_of(const std::vector<DiskCache::Stored>& found) {
     }
     entries.push_back(std::move(json));
   }
-  return {{"folder", location.path}, {"limit_bytes", location.bytes}, {"bytes", bytes}, {"entries", entries}};
+  Json checks = Json::array();
+  for (const DiskCache::StoredCheck& stored : found.checks) {
+    Json json = {{"file", stored.file}, {"bytes", stored.bytes}, {"last_use", date_of(stored.last_use)}};
+    json["problem"] = stored.problem.empty() ? Json(nullptr) : Json(stored.problem);
+    if (stored.problem.empty()) {
+      json["source"] = line_of(stored.text, "kernel");
+      json["gpu"] = line_of(stored.text, "gpu");
+      json["driver"] = line_of(stored.text, "driver");
+    }
+    checks.push_back(std::move(json));
+  }
+  return {{"folder", location.path},
+          {"limit_bytes", location.bytes},
+          {"bytes", found.bytes()},
+          {"entries", entries},
+          {"self_checks", checks}};
 }
 
-std::string summary_of(const std::vector<DiskCache::Stored>& found) {
+std::string summary_of(const Survey& found) {
   const CacheLocation location = cache_location();
-  std::int64_t bytes = 0;
-  for (const DiskCache::Stored& stored : found) bytes += stored.bytes;
-  return fmt::format("{}: {} entries, {} of {} bytes\n", location.path, found.size(), bytes, location.bytes);
+  const std::string checks =
+      found.checks.empty() ? "" : fmt::format(", {} remembered self-checks", found.checks.size());
+  return fmt::format("{}: {} entries{}, {} of {} bytes\n", location.path, found.entries.size(), checks, found.bytes(),
+                     location.bytes);
 }
 
 void run_list(bool json) {
   const auto found = survey(open_disk_cache(Missing::leave).get());
   if (json) return print_result(json_of(found).dump(2) + "\n");
   std::string text = summary_of(found);
-  if (!found.empty()) {
+  if (!found.entries.empty()) {
     text += fmt::format("\n{:<8} {:<6} {:<9} {:>10} {:<10} kernel\n", "arch", "NVRTC", "origin", "bytes", "last use");
   }
-  for (const DiskCache::Stored& stored : found) {
+  for (const DiskCache::Stored& stored : found.entries) {
     const std::string date = date_of(stored.last_use);
     if (!stored.entry) {
       text += fmt::format("{:<8} {:<6} {:<9} {:>10} {:<10} {}: {}\n", "?", "?", "damaged", stored.bytes, date,
@@ -102,6 +137,14 @@ void run_list(bool json) {
     text += fmt::format("{:<8} {:<6} {:<9} {:>10} {:<10} {}\n", key.arch, key.nvrtc_version, origin_of(*stored.entry),
                         stored.bytes, date, key.source_key);
   }
+  if (!found.checks.empty())
+    text += fmt::format("\n{:<8} {:<6} {:<10} self-check passed of\n", "GPU", "driver", "last use");
+  for (const DiskCache::StoredCheck& stored : found.checks) {
+    const bool whole = stored.problem.empty();
+    text += fmt::format("{:<8} {:<6} {:<10} {}\n", whole ? line_of(stored.text, "gpu") : "?",
+                        whole ? line_of(stored.text, "driver") : "?", date_of(stored.last_use),
+                        whole ? line_of(stored.text, "kernel") : fmt::format("{}: {}", stored.file, stored.problem));
+  }
   print_result(text);
 }
 
@@ -109,26 +152,29 @@ void run_verify(bool json) {
   const auto found = survey(open_disk_cache(Missing::leave).get());
   std::string damaged;
   int count = 0;
-  for (const DiskCache::Stored& stored : found) {
-    if (stored.entry) continue;
+  const auto note = [&](const auto& stored) {
+    if (stored.problem.empty()) return;
     damaged += fmt::format("\n  {}: {}", stored.file, stored.problem);
     ++count;
-  }
+  };
+  std::ranges::for_each(found.entries, note);
+  std::ranges::for_each(found.checks, note);
   print_result(json ? json_of(found).dump(2) + "\n" : summary_of(found));
   if (count == 0) {
     if (!json) print_result("Every entry is whole.\n");
     return;
   }
   throw CheckFailed(fmt::format(
-      "{} of {} entries of the disk cache are damaged; each is compiled anew when it is needed, `packjit cache clear` "
+      "{} of {} files of the disk cache are damaged; each is made anew when it is needed, `packjit cache clear` "
       "removes all:{}",
-      count, found.size(), damaged));
+      count, found.entries.size() + found.checks.size(), damaged));
 }
 
 void run_clear() {
   const auto disk = open_disk_cache(Missing::leave);
-  const std::int64_t count = disk == nullptr ? 0 : disk->clear();
-  print_result(fmt::format("removed {} entries from {}\n", count, cache_location().path));
+  const DiskCache::Usage removed = disk == nullptr ? DiskCache::Usage() : disk->clear();
+  const std::string checks = removed.checks == 0 ? "" : fmt::format(" and {} remembered self-checks", removed.checks);
+  print_result(fmt::format("removed {} entries{} from {}\n", removed.entries, checks, cache_location().path));
 }
 
 struct ExportOptions {

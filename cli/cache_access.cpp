@@ -2,14 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <stdexcept>
+
 #include "runtime/compile_cache.hpp"
 #include "runtime/errors.hpp"
 
 namespace packjit {
 
 std::unique_ptr<DiskCache> open_disk_cache(DiskCache::Missing missing) {
+  const CacheLocation location = cache_location();
+  if (!location.passed_over.empty()) throw std::invalid_argument(location.passed_over);
   std::string problem;
-  auto disk = DiskCache::open(posix_file_system(), cache_location(), system_clock(), &write_log, missing, problem);
+  auto disk = DiskCache::open(posix_file_system(), location, system_clock(), &write_log, missing, problem);
   if (!problem.empty()) throw EnvironmentError(fmt::format("there is no disk cache: {}", problem));
   return disk;
 }

@@ -10,7 +10,7 @@
 namespace packjit {
 
 /// The disk cache that the environment names; null where there is none yet and `missing` says to leave it so. Throws
-/// EnvironmentError where it is off or not safe to use.
+/// EnvironmentError where it is off or not safe to use, std::invalid_argument where its settings mean nothing.
 [[nodiscard]] std::unique_ptr<DiskCache> open_disk_cache(DiskCache::Missing missing);
 
 /// What the caches hold for kernels that were compiled for reports: a device that loads one finds it.

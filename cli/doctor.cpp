@@ -31,6 +31,7 @@ struct Findings {
   CacheLocation cache;
   DiskCache::Usage cache_usage;
   std::string cache_problem;
+  std::string self_check_problem;
 };
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
@@ -73,6 +74,7 @@ Findings look_around() {
   const auto disk = DiskCache::open(posix_file_system(), found.cache, system_clock(), &write_log,
                                     DiskCache::Missing::leave, found.cache_problem);
   if (disk != nullptr) found.cache_usage = disk->usage();
+  static_cast<void>(self_check_setting(found.self_check_problem));
   return found;
 }
 
@@ -114,9 +116,10 @@ Json json_of(const Findings& found) {
                            {"version", or_null(found.host_compiler_version)},
                            {"problem", or_null(found.host_compiler_problem)}};
   json["disassembler"] = or_null(find_disassembler().value_or(""));
-  json["disk_cache"] = {{"usable", found.cache_problem.empty()}, {"folder", or_null(found.cache.path)},
-                        {"entries", found.cache_usage.entries},  {"bytes", found.cache_usage.bytes},
-                        {"limit_bytes", found.cache.bytes},      {"problem", or_null(found.cache_problem)}};
+  json["disk_cache"] = {{"usable", found.cache_problem.empty()},   {"folder", or_null(found.cache.path)},
+                        {"entries", found.cache_usage.entries},    {"bytes", found.cache_usage.bytes},
+                        {"limit_bytes", found.cache.bytes},        {"problem", or_null(found.cache_problem)},
+                        {"self_checks", found.cache_usage.checks}, {"passed_over", or_null(found.cache.passed_over)}};
   json["settings"] = Json::array();
   for (const Setting& setting : settings()) {
     json["settings"].push_back({{"name", setting.name},
@@ -156,10 +159,11 @@ std::string text_of(const Findings& found) {
                            ? "not found"
                            : fmt::format("{} ({})", found.host_compiler_version, found.host_compiler));
   row("disassembler", find_disassembler().value_or("not found (only `packjit inspect --sass` needs it)"));
-  row("disk cache", found.cache_problem.empty()
-                        ? fmt::format("{}: {} entries, {} of {} bytes", found.cache.path, found.cache_usage.entries,
-                                      found.cache_usage.bytes, found.cache.bytes)
-                        : fmt::format("off, kernels are kept in memory only: {}", found.cache_problem));
+  row("disk cache",
+      found.cache_problem.empty()
+          ? fmt::format("{}: {} entries, {} remembered self-checks, {} of {} bytes", found.cache.path,
+                        found.cache_usage.entries, found.cache_usage.checks, found.cache_usage.bytes, found.cache.bytes)
+          : fmt::format("off, kernels are kept in memory only: {}", found.cache_problem));
   text += "\nSettings (environment)\n";
   for (const Setting& setting : settings()) {
     text += fmt::format("  {:<22} {}\n", setting.name,
@@ -175,7 +179,8 @@ std::string text_of(const Findings& found) {
   capability("run on a GPU (--device cuda)", found.nvrtc_problem.empty() && !found.driver.gpus.empty());
   capability("run on the CPU (--device host)", found.host_compiler_problem.empty());
   std::vector<std::string> problems;
-  for (const std::string& problem : {found.nvrtc_problem, found.driver.problem, found.host_compiler_problem}) {
+  for (const std::string& problem : {found.nvrtc_problem, found.driver.problem, found.host_compiler_problem,
+                                     found.cache.passed_over, found.self_check_problem}) {
     if (!problem.empty()) problems.push_back(problem);
   }
   if (problems.empty()) return text + "\nNothing is missing.\n";

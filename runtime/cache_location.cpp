@@ -13,11 +13,13 @@ CacheLocation cache_location() {
   location.bytes = kDefaultCacheBytes;
   if (const auto text = environment("PACKJIT_CACHE_BYTES")) {
     const char* const end = text->data() + text->size();
-    const auto [parsed, error] = std::from_chars(text->data(), end, location.bytes);
-    if (error != std::errc() || parsed != end || location.bytes < 0) {
-      location.problem =
+    std::int64_t bytes = 0;
+    const auto [parsed, error] = std::from_chars(text->data(), end, bytes);
+    if (error != std::errc() || parsed != end || bytes < 0) {
+      location.passed_over =
           fmt::format("PACKJIT_CACHE_BYTES is '{}', expected a number of bytes such as {}", *text, kDefaultCacheBytes);
-      return location;
+    } else {
+      location.bytes = bytes;
     }
   }
   if (const auto folder = environment("PACKJIT_CACHE_DIR")) {

@@ -21,6 +21,9 @@ CachedCompile from_entry(CacheEntry entry) {
 
 std::unique_ptr<DiskCache> open_disk_cache() {
   const CacheLocation location = cache_location();
+  if (!location.passed_over.empty()) {
+    write_log({LogLevel::warning, fmt::format("{}; the default holds", location.passed_over), {}});
+  }
   if (location.problem.empty() && location.bytes == 0) return nullptr;  // turned off, which needs no warning
   std::string problem;
   auto disk =
@@ -74,10 +77,11 @@ CachedCompile CompileCache::get(const Source& source, const std::string& arch) {
     const std::lock_guard lock(mutex_);
     const auto [it, is_new] = known_.try_emplace(name);
     if (is_new) {
-      it->second = promise.get_future().share();
+      it->second.result = promise.get_future().share();
     } else {
-      known = it->second;
+      known = it->second.result;
     }
+    it->second.last_use = ++uses_;
   }
   const auto forget = [&] {
     const std::lock_guard lock(mutex_);
@@ -96,6 +100,8 @@ CachedCompile CompileCache::get(const Source& source, const std::string& arch) {
     }
     if (!found.result->ok) forget();
     promise.set_value(found);
+    const std::lock_guard lock(mutex_);
+    drop_oldest();
   }
   if (log_) {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -103,6 +109,37 @@ CachedCompile CompileCache::get(const Source& source, const std::string& arch) {
           KernelEvent{name, found.how, seconds}});
   }
   return found;
+}
+
+// What is still being compiled stays: threads that ask for it have to find it.
+void CompileCache::drop_oldest() {
+  while (known_.size() > kMostInMemory) {
+    auto oldest = known_.end();
+    for (auto it = known_.begin(); it != known_.end(); ++it) {
+      const bool done = it->second.result.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+      if (done && (oldest == known_.end() || it->second.last_use < oldest->second.last_use)) oldest = it;
+    }
+    if (oldest == known_.end()) return;
+    known_.erase(oldest);
+  }
+}
+
+bool CompileCache::has_passed(const CheckRecord& record) {
+  const std::string name = short_name(record);
+  {
+    const std::lock_guard lock(mutex_);
+    if (passed_.contains(name)) return true;
+  }
+  if (disk_ == nullptr || !disk_->has_passed(record)) return false;
+  const std::lock_guard lock(mutex_);
+  passed_.insert(name);
+  return true;
+}
+
+void CompileCache::remember(const CheckRecord& record) {
+  if (disk_ != nullptr) (void)disk_->remember(record);
+  const std::lock_guard lock(mutex_);
+  passed_.insert(short_name(record));
 }
 
 CachedCompile CompileCache::find_or_compile(const CacheKey& key, const std::string& source) {

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <future>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -54,14 +56,28 @@ class CompileCache {
   /// Compiles where neither memory nor disk has it. Touches no driver. Throws what compile() throws.
   [[nodiscard]] CachedCompile get(const Source& source, const std::string& arch);
 
+  /// Whether this process or the disk remembers that a self-check passed.
+  [[nodiscard]] bool has_passed(const CheckRecord& record);
+  void remember(const CheckRecord& record);
+
+  /// So many results are kept in memory, those asked for last: a loaded kernel no longer needs its images.
+  static constexpr std::size_t kMostInMemory = 64;
+
  private:
+  struct Known {
+    std::shared_future<CachedCompile> result;
+    std::uint64_t last_use = 0;
+  };
+  void drop_oldest();
   [[nodiscard]] CachedCompile find_or_compile(const CacheKey& key, const std::string& source);
 
   Compiler compiler_;
   std::unique_ptr<DiskCache> disk_;
   LogCallback log_;
-  std::mutex mutex_;  // of known_, never held while anything is read or compiled
-  std::map<std::string, std::shared_future<CachedCompile>> known_;  // by full key: compiled, or being compiled
+  std::mutex mutex_;                    // of what follows, never held while anything is read or compiled
+  std::map<std::string, Known> known_;  // by full key: compiled, or being compiled
+  std::uint64_t uses_ = 0;
+  std::set<std::string> passed_;  // short names of self-checks
 };
 
 }  // namespace packjit

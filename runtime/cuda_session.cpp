@@ -11,10 +11,11 @@
 #include "runtime/cuda_context.hpp"
 #include "runtime/errors.hpp"
 #include "runtime/fork_watch.hpp"
+#include "runtime/self_check.hpp"
 
 namespace packjit {
-CudaSession::CudaSession(const Driver& driver, std::optional<int> ordinal, CompileForGpu compile)
-    : driver_(driver), compile_(std::move(compile)) {
+CudaSession::CudaSession(const Driver& driver, std::optional<int> ordinal, CompileForGpu compile, SelfCheck check)
+    : driver_(driver), compile_(std::move(compile)), check_(std::move(check)) {
   watch_forks();
   forks_ = forks_seen();
   if (!ordinal) return;
@@ -122,9 +123,12 @@ std::shared_ptr<const ContextModule> CudaSession::load(const Entered& entered, C
   return kernels_.load(spec, config, entered.context(), [&] {
     const DeviceInfo& gpu = info();
     check_arch(config, gpu.arch);
-    const auto images = compile_(generate(spec, config, Target::cuda), gpu.arch);
+    const Source source = generate(spec, config, Target::cuda);
+    const auto images = compile_(source, gpu.arch);
     const BesideCaptures beside(driver_);
-    return std::make_shared<const ContextModule>(driver_, gpu, entered.context().id, *images);
+    auto module = std::make_shared<const ContextModule>(driver_, gpu, entered.context().id, *images);
+    check_kernel(check_, *this, spec, config, module, source.key, *images);
+    return module;
   });
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -8,12 +9,23 @@
 #include <shared_mutex>
 #include <vector>
 
+#include "runtime/check_record.hpp"
 #include "runtime/compile_for_gpu.hpp"
 #include "runtime/device.hpp"
 #include "runtime/driver.hpp"
 #include "runtime/kernel_store.hpp"
 
 namespace packjit {
+
+/// How a session makes sure of a kernel before its first use on a kind of GPU. Without `run` it does not.
+struct SelfCheck {
+  /// Runs the kernel of this pair on the device, which has it loaded, and throws CheckFailed where a result is wrong.
+  /// Called from several threads at once, each with a device of its own.
+  std::function<void(Device& device, const Spec& spec, const Config& config)> run;
+  /// Whether the kernel passed before, and that it has passed now. Both may be empty.
+  std::function<bool(const CheckRecord& record)> has_passed;
+  std::function<void(const CheckRecord& record)> remember;
+};
 
 /// GPUs as a host application has them: contexts and streams that it owns. Internal. Thread-safe.
 ///
@@ -23,7 +35,8 @@ class CudaSession {
  public:
   /// The primary context of GPU `ordinal`, or, with none, whatever context is current on the thread that calls. Throws
   /// EnvironmentError where there is no such GPU.
-  CudaSession(const Driver& driver, std::optional<int> ordinal, CompileForGpu compile = compile_for_gpu);
+  CudaSession(const Driver& driver, std::optional<int> ordinal, CompileForGpu compile = compile_for_gpu,
+              SelfCheck check = {});
   CudaSession(const CudaSession&) = delete;
   CudaSession& operator=(const CudaSession&) = delete;
   ~CudaSession();
@@ -53,8 +66,9 @@ class CudaSession {
   /// Throws NotPreparedInCapture, naming `what`, where the stream is being captured. The capture stays valid.
   void refuse_in_capture(CUstream stream, const std::string& what) const;
 
-  /// The module in the entered context; generates, compiles and loads it where that was not done. Throws
-  /// NotPreparedInCapture where it would have to and `stream` is being captured.
+  /// The module in the entered context; generates, compiles, loads and checks it where that was not done. Throws
+  /// NotPreparedInCapture where it would have to and `stream` is being captured, and what check_kernel() does. A kernel
+  /// that has failed is never given out.
   [[nodiscard]] std::shared_ptr<const ContextModule> load(const Entered& entered, CUstream stream, const Spec& spec,
                                                           const Config& config);
   /// Scratch memory for launches on one stream, 256-byte aligned. What was given before stays valid until the session
@@ -75,6 +89,7 @@ class CudaSession {
 
   const Driver& driver_;
   CompileForGpu compile_;
+  SelfCheck check_;
   unsigned forks_;
   std::optional<CUdevice> device_;            // whose primary context it is
   std::atomic<CUcontext> primary_ = nullptr;  // changes where the process resets the GPU

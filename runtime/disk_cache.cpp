@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/digest.hpp"
 #include "runtime/temporary_paths.hpp"
 
 namespace packjit {
@@ -21,16 +22,18 @@ constexpr std::int64_t kAbandoned = 3'600;  // seconds after which a temporary f
 constexpr std::chrono::milliseconds kLockPoll{20};
 constexpr std::chrono::milliseconds kLongestCompile{120'000};  // that another process is waited for
 constexpr std::int64_t kLargestEntry = 256LL << 20U;           // bytes; kernels have a few hundred KiB
+constexpr std::int64_t kLargestCheck = 64LL << 10U;            // bytes; a few lines
 constexpr std::size_t kShortKeyDigits = 32;
 
 constexpr unsigned kWritableByOthers = 0022;
 
-enum class OwnFile { no, entry, lock, temporary };
+enum class OwnFile { no, entry, check, lock, temporary };
 
 /// Whether the cache made a file of this name: 32 hexadecimal digits and an ending.
 OwnFile kind_of(std::string_view name) {
   if (name.find_first_not_of("0123456789abcdef") != kShortKeyDigits) return OwnFile::no;
   if (name.substr(kShortKeyDigits) == kEntryEnding) return OwnFile::entry;
+  if (name.substr(kShortKeyDigits) == kCheckedEnding) return OwnFile::check;
   if (name.substr(kShortKeyDigits) == kLockEnding) return OwnFile::lock;
   return name.ends_with(kTemporaryEnding) ? OwnFile::temporary : OwnFile::no;
 }
@@ -49,6 +52,16 @@ std::string why_unsafe(const FileInfo& info, unsigned user) {
 }
 
 std::string entry_name(const CacheKey& key) { return short_key(key) + std::string(kEntryEnding); }
+std::string check_name(const std::string& text) { return digest_hex(text) + std::string(kCheckedEnding); }
+
+/// Why a file could not be read, in words that fit what lies there.
+std::string reason_of(std::error_code error, const FileInfo& info) {
+  // What is opened through a link is refused by the system, what is no file by the reader.
+  if (error == std::errc::too_many_symbolic_link_levels) return "it is a link, and links are not followed";
+  if (error == std::errc::no_such_device_or_address) return "it is not a regular file";
+  if (error != std::errc::invalid_argument || info.kind == FileKind::regular) return error.message();
+  return info.kind == FileKind::folder ? "it is a folder" : "it is not a regular file";
+}
 
 }  // namespace
 
@@ -92,7 +105,7 @@ std::optional<CacheEntry> DiskCache::read_file(const std::string& name, FileInfo
   std::string bytes;
   if (const std::error_code error = folder_->read(name, kLargestEntry, bytes, info)) {
     // Missing is what most look-ups find.
-    if (error != std::errc::no_such_file_or_directory) problem = error.message();
+    if (error != std::errc::no_such_file_or_directory) problem = reason_of(error, info);
     return std::nullopt;
   }
   problem = why_unsafe(info, user_);
@@ -113,11 +126,44 @@ std::optional<CacheEntry> DiskCache::read(const CacheKey& key, const std::string
     warn_once(name, fmt::format("the compile cache's entry '{}/{}' is not used: {}. The kernel is compiled anew",
                                 location_.path, name, problem));
   }
-  if (!entry) return std::nullopt;
+  if (entry) note_use(name, info);
+  return entry;
+}
+
+void DiskCache::note_use(const std::string& name, const FileInfo& info) {
   const std::int64_t now = clock_.now();
   // A stamp from the future is one of a clock that was wrong. That it cannot be set is no harm.
   if (now - info.last_use >= kDay || info.last_use > now) (void)folder_->set_last_use(name, now);
-  return entry;
+}
+
+bool DiskCache::read_check(const std::string& name, std::string& text, FileInfo& info, std::string& problem) {
+  if (const std::error_code error = folder_->read(name, kLargestCheck, text, info)) {
+    if (error != std::errc::no_such_file_or_directory) problem = reason_of(error, info);
+    return false;
+  }
+  problem = why_unsafe(info, user_);
+  if (problem.empty() && check_name(text) != name) problem = "its contents do not have the digest in its name";
+  return problem.empty();
+}
+
+bool DiskCache::has_passed(const CheckRecord& record) {
+  const std::string wanted = check_text(record), name = check_name(wanted);
+  std::string text, problem;
+  FileInfo info;
+  if (read_check(name, text, info, problem) && text == wanted) {
+    note_use(name, info);
+    return true;
+  }
+  if (!problem.empty()) {
+    warn_once(name, fmt::format("the remembered self-check '{}/{}' is not used: {}. The kernel is checked again",
+                                location_.path, name, problem));
+  }
+  return false;
+}
+
+bool DiskCache::remember(const CheckRecord& record) {
+  const std::string text = check_text(record);
+  return keep(check_name(text), text);
 }
 
 std::error_code DiskCache::write_file(const std::string& name, const std::string& bytes) {
@@ -150,9 +196,9 @@ std::error_code DiskCache::write_file(const std::string& name, const std::string
   return error;
 }
 
-bool DiskCache::publish(const CacheEntry& entry) {
-  const std::string bytes = entry_bytes(entry);
-  const std::string name = entry_name(entry.key);
+bool DiskCache::publish(const CacheEntry& entry) { return keep(entry_name(entry.key), entry_bytes(entry)); }
+
+bool DiskCache::keep(const std::string& name, const std::string& bytes) {
   std::error_code error;
   if (static_cast<std::int64_t>(bytes.size()) > std::min(location_.bytes, kLargestEntry)) {
     error = std::make_error_code(std::errc::file_too_large);
@@ -160,7 +206,7 @@ bool DiskCache::publish(const CacheEntry& entry) {
     error = write_file(name, bytes);
   }
   if (error) {
-    warn_once("writing", fmt::format("the compile cache cannot keep an entry of {} bytes in '{}': {}. Kernels are kept "
+    warn_once("writing", fmt::format("the compile cache cannot keep a file of {} bytes in '{}': {}. Kernels are kept "
                                      "in memory only; `packjit doctor` shows the cache",
                                      bytes.size(), location_.path, error.message()));
     return false;
@@ -220,14 +266,35 @@ std::unique_ptr<FileLock> DiskCache::lock(const CacheKey& key, const std::string
   return nullptr;
 }
 
-void DiskCache::for_each(const std::function<void(const Stored&)>& visit) {
+std::vector<std::string> DiskCache::names_of(std::string_view ending) {
   std::vector<std::string> names;
   if (const std::error_code error = folder_->list(names)) {
     throw std::runtime_error(fmt::format("cannot list the compile cache '{}': {}", location_.path, error.message()));
   }
+  std::erase_if(names, [&](const std::string& name) {
+    return kind_of(name) == OwnFile::no || std::string_view(name).substr(kShortKeyDigits) != ending;
+  });
   std::sort(names.begin(), names.end());
-  for (const std::string& name : names) {
-    if (kind_of(name) != OwnFile::entry) continue;
+  return names;
+}
+
+void DiskCache::for_each_check(const std::function<void(const StoredCheck&)>& visit) {
+  for (const std::string& name : names_of(kCheckedEnding)) {
+    StoredCheck stored;
+    stored.file = name;
+    FileInfo info;
+    if (!read_check(name, stored.text, info, stored.problem)) {
+      if (stored.problem.empty()) continue;  // removed meanwhile
+      stored.text.clear();
+    }
+    stored.bytes = info.bytes;
+    stored.last_use = info.last_use;
+    visit(stored);
+  }
+}
+
+void DiskCache::for_each(const std::function<void(const Stored&)>& visit) {
+  for (const std::string& name : names_of(kEntryEnding)) {
     Stored stored;
     stored.file = name;
     FileInfo info;
@@ -249,29 +316,31 @@ DiskCache::Usage DiskCache::usage() {
   if (folder_->list(names)) return usage;
   for (const std::string& name : names) {
     FileInfo info;
-    if (kind_of(name) != OwnFile::entry || folder_->stat(name, info)) continue;
-    ++usage.entries;
+    const OwnFile kind = kind_of(name);
+    if ((kind != OwnFile::entry && kind != OwnFile::check) || folder_->stat(name, info)) continue;
+    ++(kind == OwnFile::entry ? usage.entries : usage.checks);
     usage.bytes += info.bytes;
   }
   return usage;
 }
 
-std::int64_t DiskCache::clear() {
+DiskCache::Usage DiskCache::clear() {
   std::vector<std::string> names;
   std::error_code error = folder_->list(names);
-  std::int64_t entries = 0;
+  Usage removed;
   for (const std::string& name : names) {
     const OwnFile kind = kind_of(name);
     if (kind == OwnFile::no) continue;
     const std::error_code failed = folder_->remove(name);
     if (failed == std::errc::is_a_directory) continue;  // none that the cache made
     if (failed && failed != std::errc::no_such_file_or_directory) error = failed;
-    if (!failed && kind == OwnFile::entry) ++entries;
+    if (!failed && kind == OwnFile::entry) ++removed.entries;
+    if (!failed && kind == OwnFile::check) ++removed.checks;
   }
   if (error) {
     throw std::runtime_error(fmt::format("cannot clear the compile cache '{}': {}", location_.path, error.message()));
   }
-  return entries;
+  return removed;
 }
 
 void DiskCache::warn_once(const std::string& subject, const std::string& message) {

@@ -7,16 +7,19 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "runtime/cache_entry.hpp"
 #include "runtime/cache_location.hpp"
+#include "runtime/check_record.hpp"
 #include "runtime/clock.hpp"
 #include "runtime/file_system.hpp"
 #include "runtime/log.hpp"
 
 namespace packjit {
 
-inline constexpr std::string_view kEntryEnding = ".entry";
+inline constexpr std::string_view kEntryEnding = ".entry", kCheckedEnding = ".checked";
 
 /// Compiled kernels in a folder, one file an entry, shared by processes. docs/cache_format.md has the rules.
 ///
@@ -34,7 +37,16 @@ class DiskCache {
     std::string problem;
   };
   struct Usage {
-    std::int64_t entries = 0, bytes = 0;
+    std::int64_t entries = 0, bytes = 0;  ///< bytes of all that is kept
+    std::int64_t checks = 0;              ///< passed self-checks that are remembered
+  };
+  /// A remembered self-check, read and checked.
+  struct StoredCheck {
+    std::string file;
+    std::int64_t bytes = 0;
+    std::int64_t last_use = 0;  ///< seconds since 1970, to a day
+    std::string text;           ///< as check_text() has it; empty where damaged
+    std::string problem;
   };
   enum class Missing { make, leave };
 
@@ -48,6 +60,10 @@ class DiskCache {
   /// Writes an entry aside, checks it and renames it into place; then removes the entries used longest ago until all
   /// fit. False where that failed; the cache is as valid as before.
   bool publish(const CacheEntry& entry);
+  /// Whether this self-check was remembered. Notes the use, as read() does.
+  [[nodiscard]] bool has_passed(const CheckRecord& record);
+  /// Remembers it, written as entries are. False where that failed.
+  bool remember(const CheckRecord& record);
   /// Makes this caller the only one that compiles `key`, among processes. Null where locks do not work, where the owner
   /// of the lock takes too long, and where the entry appears meanwhile, which `entry` then receives.
   [[nodiscard]] std::unique_ptr<FileLock> lock(const CacheKey& key, const std::string& source,
@@ -55,9 +71,12 @@ class DiskCache {
 
   /// Reads every entry, in the order of names.
   void for_each(const std::function<void(const Stored&)>& visit);
+  /// The same for remembered self-checks.
+  void for_each_check(const std::function<void(const StoredCheck&)>& visit);
   [[nodiscard]] Usage usage();
-  /// Removes every file that is the cache's own; how many entries that were. Throws std::runtime_error where one stays.
-  std::int64_t clear();
+  /// Removes every file that is the cache's own, and counts those that were entries or self-checks (no bytes). Throws
+  /// std::runtime_error where one stays.
+  Usage clear();
 
   [[nodiscard]] const std::string& path() const { return location_.path; }
   [[nodiscard]] std::int64_t limit() const { return location_.bytes; }
@@ -65,6 +84,10 @@ class DiskCache {
  private:
   DiskCache(std::unique_ptr<Folder> folder, CacheLocation location, unsigned user, Clock clock, LogCallback log);
   [[nodiscard]] std::optional<CacheEntry> read_file(const std::string& name, FileInfo& info, std::string& problem);
+  [[nodiscard]] bool read_check(const std::string& name, std::string& text, FileInfo& info, std::string& problem);
+  void note_use(const std::string& name, const FileInfo& info);
+  [[nodiscard]] bool keep(const std::string& name, const std::string& bytes);
+  [[nodiscard]] std::vector<std::string> names_of(std::string_view ending);
   [[nodiscard]] std::error_code write_file(const std::string& name, const std::string& bytes);
   void keep_within_limit();
   void warn_once(const std::string& subject, const std::string& message);

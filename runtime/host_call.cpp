@@ -136,7 +136,10 @@ class Call {
     for (const TensorRule& rule : tensor_rules(spec_.op)) {
       if (!rule.output && !rule.field.empty()) spec_.values.set(rule.field, inputs_.contains(rule.name) ? 1 : 0);
     }
-    if (!backward) spec_.values.set("final_states", call_.final_states || inputs_.contains("initial_states") ? 1 : 0);
+    if (!backward) {
+      const bool implied = inputs_.contains("initial_states") && !call_.final_states_only_if_asked;
+      spec_.values.set("final_states", call_.final_states || implied ? 1 : 0);
+    }
     const auto [name, dimension] = is_scan(spec_.op) ? std::pair{"A", "d_state"} : std::pair{"weight", "conv_width"};
     if (const auto it = inputs_.find(name); it != inputs_.end() && it->second.shape.size() == 2) {
       const std::int64_t size = it->second.shape[1];

@@ -106,6 +106,27 @@ void check_dense(const Spec& spec, const TensorRule& rule, const TensorView& vie
   }
 }
 
+/// The first and the last element have to lie where addresses can reach, or the sums in a kernel overflow.
+void check_offsets(const Spec& spec, const TensorRule& rule, const TensorView& view) {
+  constexpr std::int64_t kReach = std::int64_t{1} << 56;  // bytes: user addresses of no machine have more bits
+  const auto width = static_cast<std::int64_t>(size_of(view.type));
+  std::int64_t lowest = 0, highest = 0;
+  for (std::size_t i = 0; i < view.size.size(); ++i) {
+    if (view.size[i] <= 1) continue;
+    std::int64_t reach = 0;
+    std::int64_t& side = view.stride[i] < 0 ? lowest : highest;
+    if (!__builtin_mul_overflow(view.size[i] - 1, view.stride[i], &reach) &&
+        !__builtin_mul_overflow(reach, width, &reach) && !__builtin_add_overflow(side, reach, &side) &&
+        side <= kReach && side >= -kReach) {
+      continue;
+    }
+    throw std::invalid_argument(
+        fmt::format("{}: tensor {} has shape {} and strides {}: its elements would lie further apart than any memory "
+                    "reaches",
+                    name_of(spec.op), rule.name, shape_text(view.size), shape_text(view.stride)));
+  }
+}
+
 /// Checkpoints are moved by accesses of 16 bytes.
 void check_aligned(const Spec& spec, const TensorRule& rule, const TensorView& view) {
   constexpr std::uintptr_t kAlignment = 16;
@@ -271,6 +292,7 @@ Sizes bind_sizes(const Spec& spec, const TensorViews& tensors, std::int64_t batc
     }
     bind_shape(spec, rule, it->second, sizes);
     check_dtype(spec, rule, it->second);
+    check_offsets(spec, rule, it->second);
     check_dense(spec, rule, it->second);
     check_aligned(spec, rule, it->second);
   }

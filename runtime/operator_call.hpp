@@ -74,6 +74,7 @@ struct HostCall {
   bool final_states = false;  ///< forward: also return final_states
   /// Hand-edited kernel source. Its "// Key:" line gives the Config, in place of `config`, and must be of this Spec.
   std::optional<std::string> source;
+  bool final_states_only_if_asked = false;  ///< else initial states bring final ones
 };
 /// Spec fields are switched on by the tensors that are present (z, D, bias, delta_bias, initial_states, dfinal_states);
 /// softplus and activation are taken from call.spec. Copies in, runs on poisoned outputs, checks guard zones, copies

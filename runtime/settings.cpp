@@ -13,6 +13,7 @@ constexpr Setting kSettings[] = {
     {"PACKJIT_DATABASE_DIR",
      "folder of the tuning databases of this user; off: no tuned entry is used, shipped ones neither",
      "packjit in XDG_DATA_HOME, or ~/.local/share/packjit"},
+    {"PACKJIT_SELF_CHECK", "on or off: check a kernel on its first use on a kind of GPU (the embedded library)", "on"},
     {"XDG_CACHE_HOME", "absolute path of the user's caches, for the disk cache", "~/.cache"},
     {"XDG_DATA_HOME", "absolute path of the user's data, for the tuning databases", "~/.local/share"},
     {"HOME", "the user's home, for the disk cache, the tuning databases and Python wheels", "not used"},
@@ -30,6 +31,13 @@ std::optional<std::string> environment(const char* name) {
   const char* value = std::getenv(name);
   if (value == nullptr || *value == '\0') return std::nullopt;
   return std::string(value);
+}
+
+bool self_check_setting(std::string& problem) {
+  const std::string value = environment("PACKJIT_SELF_CHECK").value_or("on");
+  problem.clear();
+  if (value != "on" && value != "off") problem = "PACKJIT_SELF_CHECK is '" + value + "', expected on or off; on holds";
+  return value != "off";
 }
 
 }  // namespace packjit

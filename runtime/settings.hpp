@@ -17,6 +17,10 @@ struct Setting {
 /// Every environment variable that is read, in the order that `packjit doctor` shows.
 [[nodiscard]] std::span<const Setting> settings();
 
+/// Whether PACKJIT_SELF_CHECK asks for self-checks: on, which is the default, or off. Anything else is passed over, and
+/// `problem` says so.
+[[nodiscard]] bool self_check_setting(std::string& problem);
+
 /// The value of an environment variable; none when it is unset or empty.
 [[nodiscard]] std::optional<std::string> environment(const char* name);
 

@@ -31,6 +31,7 @@ struct FakeDriver::State {
   std::map<FakeModule*, std::unique_ptr<FakeModule>> modules;
   std::map<std::pair<FakeModule*, std::string>, std::unique_ptr<Function>> functions;
   std::set<void*> memory;
+  std::map<CUstream, int> launches;  // by stream
   Counts counts;
   std::atomic<bool> slow_attributes = false;
   int refused_images = 0;
@@ -141,6 +142,20 @@ CUresult fake_context_id(CUcontext context, unsigned long long* id) {
   *id = as_context(context)->id;
   return *id != 0 ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
+CUresult fake_stream_create(CUstream* stream, unsigned) {
+  const auto lock = enter();
+  unsafe_call();
+  if (!has_context()) return CUDA_ERROR_INVALID_CONTEXT;
+  constexpr std::uintptr_t kFirst = 0x100000;
+  *stream = reinterpret_cast<CUstream>(kFirst + static_cast<std::uintptr_t>(state->counts.streams_made++));
+  return CUDA_SUCCESS;
+}
+CUresult fake_stream_destroy(CUstream) {
+  const auto lock = enter();
+  unsafe_call();
+  ++state->counts.streams_destroyed;
+  return CUDA_SUCCESS;
+}
 CUresult fake_stream_synchronize(CUstream stream) {
   const auto lock = enter();
   return uncapturable(stream);
@@ -185,6 +200,11 @@ CUresult fake_copy_to_device(CUdeviceptr to, const void* from, std::size_t bytes
   if (captured == CUDA_SUCCESS)
     std::memcpy(reinterpret_cast<void*>(to), from, bytes);  // NOLINT(performance-no-int-to-ptr)
   return captured;
+}
+CUresult fake_memory_set(CUdeviceptr to, unsigned char value, std::size_t bytes, CUstream) {
+  const auto lock = enter();
+  std::memset(reinterpret_cast<void*>(to), value, bytes);  // NOLINT(performance-no-int-to-ptr)
+  return CUDA_SUCCESS;
 }
 CUresult fake_copy_to_host(void* to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
   const auto lock = enter();
@@ -247,6 +267,7 @@ CUresult fake_launch(const CUlaunchConfig* config, CUfunction function, void**, 
   auto* kernel = reinterpret_cast<State::Function*>(function);
   if (!has_context() || kernel->context_id != as_context(current())->id) return CUDA_ERROR_INVALID_HANDLE;
   if (static_cast<int>(config->sharedMemBytes) > kernel->shared_allowed) return CUDA_ERROR_INVALID_VALUE;
+  ++state->launches[config->hStream];
   const auto capture = state->captures.find(config->hStream);
   if (capture == state->captures.end()) {
     kernel->code_loaded = true;
@@ -280,12 +301,15 @@ FakeDriver::FakeDriver() : state_(std::make_unique<State>()) {
   driver_.context_current = fake_context_current;
   driver_.context_device = fake_context_device;
   driver_.context_id = fake_context_id;
+  driver_.stream_create = fake_stream_create;
+  driver_.stream_destroy = fake_stream_destroy;
   driver_.stream_synchronize = fake_stream_synchronize;
   driver_.capture_status = fake_capture_status;
   driver_.capture_mode = fake_capture_mode;
   driver_.memory_allocate = fake_memory_allocate;
   driver_.memory_free = fake_memory_free;
   driver_.copy_to_device = fake_copy_to_device;
+  driver_.memory_set = fake_memory_set;
   driver_.copy_to_host = fake_copy_to_host;
   driver_.module_load = fake_module_load;
   driver_.module_unload = fake_module_unload;
@@ -349,6 +373,12 @@ bool FakeDriver::end_capture(CUstream stream) {
   const bool valid = state_->captures.at(stream);
   state_->captures.erase(stream);
   return valid;
+}
+
+int FakeDriver::launches_on(void* stream) const {
+  const std::lock_guard lock(state_->mutex);
+  const auto found = state_->launches.find(static_cast<CUstream>(stream));
+  return found == state_->launches.end() ? 0 : found->second;
 }
 
 FakeDriver::Counts FakeDriver::counts() const {

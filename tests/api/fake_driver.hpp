@@ -49,9 +49,12 @@ class FakeDriver {
     int recorded = 0;  ///< on streams that are
     int modules_loaded = 0, modules_alive = 0, stray_unloads = 0;
     int allocations = 0, frees = 0;
+    int streams_made = 0, streams_destroyed = 0;
     int lowered = 0;  ///< times a kernel's shared memory was lowered
   };
   [[nodiscard]] Counts counts() const;
+  /// Launches on one stream, captured or not.
+  [[nodiscard]] int launches_on(void* stream) const;
 
   struct State;
 

@@ -2,15 +2,21 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <thread>
 
+#include "api/handles.hpp"
 #include "checking/compare.hpp"
 #include "checking/inputs.hpp"
 #include "checking/reference.hpp"
+#include "checking/self_check.hpp"
+#include "runtime/compile_cache.hpp"
 #include "runtime/cuda_device.hpp"
 #include "runtime/driver.hpp"
 #include "tests/api/calls.hpp"
+#include "tests/cache/cache_helpers.hpp"
 
 namespace packjit::testing {
 namespace {
@@ -401,6 +407,88 @@ TEST_F(ApiGpu, TwoStreamsAtOnceHaveWorkspacesOfTheirOwn) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
+}
+
+/// A device whose self-checks are counted and remembered in a folder, as those of one process.
+struct CheckedDevice {
+  explicit CheckedDevice(const std::string& folder, CompileForGpu compile = compile_for_gpu)
+      : memory(nvrtc_compiler(Nvrtc::shared()), test::open_disk(posix_file_system(), records, system_clock(), folder),
+               records.callback()),
+        device(new packjit_device(
+            api::cuda_backend(cuda(), 0, std::move(compile),
+                              {[this](Device& on, const Spec& spec, const Config& config) {
+                                 ++checks;
+                                 checking::self_check(on, spec, config);
+                               },
+                               [this](const CheckRecord& record) { return memory.has_passed(record); },
+                               [this](const CheckRecord& record) { memory.remember(record); }}))) {}
+  test::Records records;
+  CompileCache memory;
+  std::atomic<int> checks = 0;
+  DeviceHandle device;
+};
+
+class Folder {
+ public:
+  Folder() {
+    if (mkdtemp(path.data()) == nullptr) throw std::runtime_error("mkdtemp failed for " + path);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+  std::string path = ::testing::TempDir() + "packjit-checks-XXXXXX";
+};
+
+TEST_F(ApiGpu, TheFirstUseIsCheckedAndTheNextProcessRemembers) {
+  const Primary primary;
+  const Folder folder;
+  {
+    CheckedDevice first(folder.path);
+    Scan scan(first.device);  // its map is a kernel too
+    ASSERT_DONE(scan.prepare());
+    EXPECT_EQ(first.checks, 3);
+    scan.launch_all();
+    scan.expect_right(scan_case(Operator::ssm_pack_bwd, 7));
+    EXPECT_EQ(first.checks, 3);
+  }
+  CheckedDevice second(folder.path);
+  Scan scan(second.device);
+  ASSERT_DONE(scan.prepare());
+  scan.launch_all();
+  scan.expect_right(scan_case(Operator::ssm_pack_bwd, 7));
+  EXPECT_EQ(second.checks, 0);
+  EXPECT_TRUE(second.records.warnings().empty());
+}
+
+TEST_F(ApiGpu, AKernelThatComputesSomethingElseIsRefused) {
+  const Primary primary;
+  const Folder folder;
+  int planted = 0;
+  CheckedDevice checked(folder.path, [&](const Source& source, const std::string& arch) {
+    Source wrong = source;
+    const std::string right = "y[v] = silu(y[v]);";
+    if (const std::size_t at = wrong.text.find(right); at != std::string::npos) {
+      wrong.text.replace(at, right.size(), "y[v] = 1.02f * silu(y[v]);");
+      ++planted;
+    }
+    return compile_for_gpu(wrong, arch);
+  });
+  packjit_operator_options options{};
+  options.op = PACKJIT_CONV1D_PACK;
+  const OperatorHandle op = make_operator(checked.device, options);
+  const packjit_shape shape = scan_shape();
+  EXPECT_EQ(packjit_operator_prepare(op.get(), nullptr, PACKJIT_FORWARD, &shape), PACKJIT_CHECK_FAILED);
+  const std::string message = packjit_last_error();
+  ASSERT_EQ(planted, 1);
+  for (const char* part : {"the self-check of kernel conv1d_pack_fwd ",
+                           "failed, so it is not used: conv1d_pack_fwd "
+                           "bf16 out: relative error ",
+                           " against a bound of 4.0e-03"}) {
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  }
 }
 
 }  // namespace

@@ -324,10 +324,38 @@ TEST_F(Host, AbsurdSizesAreRefused) {
   packjit_map* map = nullptr;
   EXPECT_EQ(packjit_map_from_host(device.get(), nullptr, &rows, nullptr, &map), PACKJIT_OUT_OF_MEMORY);
   // Memory of the device runs out in host execution, too.
-  const packjit_shape huge{sizeof(huge), 1 << 20, 1 << 20, 1 << 20, 1, 1 << 20, 1 << 20, PACKJIT_TOKEN_MAJOR, 0};
+  const packjit_shape huge{sizeof(huge), 1 << 16, 1 << 16, 1 << 22, 1, 1 << 20, 1 << 20, PACKJIT_TOKEN_MAJOR, 0};
   EXPECT_EQ(packjit_operator_prepare(op.get(), nullptr, PACKJIT_BACKWARD, &huge), PACKJIT_OUT_OF_MEMORY)
       << packjit_last_error();
 #endif
+}
+
+TEST_F(Host, StridesBeyondAnyMemoryAreRefused) {
+  const OperatorHandle op = make_operator(device, SmallConvolution::options());
+  const MapHandle map = map_from_positions(device, conv.positions);
+  const packjit_tensor weight = tensor(conv.weight.data(), PACKJIT_FP32, {1, 4});
+  const packjit_tensor out = tensor(conv.out.data(), PACKJIT_FP32, {1, 8, 1});
+  const auto run_with = [&](std::int64_t stride) {
+    packjit_tensor x = tensor(conv.x.data(), PACKJIT_FP32, {1, 8, 1});
+    x.stride[1] = stride;
+    const packjit_conv1d_forward_tensors tensors{sizeof(tensors), &x, &weight, nullptr, nullptr, &out, nullptr};
+    return packjit_conv1d_forward(op.get(), nullptr, map.get(), &tensors, nullptr);
+  };
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  // Seven times each of them, times 4 bytes, is beyond 63 bits, or comes back as a small number, or is 2^58.
+  for (const std::int64_t stride : {kMost, -kMost - 1, kMost / 2, kMost / 4, std::int64_t{1} << 62,
+                                    -(std::int64_t{1} << 61), std::int64_t{1} << 56}) {
+    EXPECT_EQ(run_with(stride), PACKJIT_BAD_ARGUMENT) << stride;
+    EXPECT_TRUE(says("tensor x has shape (1, 8, 1) and strides (8, " + std::to_string(stride) + ", 1)"))
+        << packjit_last_error();
+  }
+  ASSERT_DONE(run_with(1));
+  EXPECT_EQ(conv.out, SmallConvolution::kExpected);
+  // Strides of dimensions with one element are never used.
+  packjit_tensor x = tensor(conv.x.data(), PACKJIT_FP32, {1, 8, 1});
+  x.stride[0] = kMost;
+  const packjit_conv1d_forward_tensors tensors{sizeof(tensors), &x, &weight, nullptr, nullptr, &out, nullptr};
+  EXPECT_DONE(packjit_conv1d_forward(op.get(), nullptr, map.get(), &tensors, nullptr));
 }
 
 TEST_F(Host, EveryThreadHasItsOwnMessage) {

@@ -4,6 +4,7 @@
 Each project is copied into an empty folder and built there against the installed tree, which has been moved once.
 """
 
+import json
 import os
 import pathlib
 import re
@@ -15,6 +16,10 @@ import unittest
 
 ROOT, BUILD = (pathlib.Path(argument).resolve() for argument in sys.argv[1:3])
 CC, CXX = sys.argv[3:5]
+
+
+# A blank, an accent and an umlaut, both quotes and another script.
+NAME = "moved tré ü 'x' \"y\" 缓存"
 
 
 def run(*command, **options):
@@ -29,8 +34,8 @@ class Installed(unittest.TestCase):
         done = run("cmake", "--install", BUILD, "--prefix", staged)
         if done.returncode != 0:
             raise RuntimeError(done.stderr)
-        # A name with a blank and an accent: nothing in the tree may depend on where it was (K39).
-        cls.prefix = staged.rename(pathlib.Path(cls.folder.name, "moved tré e"))
+        # Nothing in the tree may depend on where it was, nor on what its name has in it (K39).
+        cls.prefix = staged.rename(pathlib.Path(cls.folder.name, NAME))
         cls.library_dir = next(cls.prefix.glob("lib*/**/libpackjit.so")).parent
         cls.environment = {**os.environ, "LD_LIBRARY_PATH": str(cls.library_dir),
                            "PKG_CONFIG_PATH": str(cls.library_dir / "pkgconfig")}
@@ -78,6 +83,19 @@ class Installed(unittest.TestCase):
         needed = re.findall(r"\(NEEDED\).*\[([^\]]+)\]", self.succeeds("readelf", "-d", self.prefix / "bin/packjit"))
         self.assertFalse([name for name in needed if "fmt" in name or "boost" in name], needed)
 
+    def test_K39_program_works_where_its_name_is_unusual(self):
+        program = self.prefix / "bin/packjit"
+        environment = {**self.environment, "PACKJIT_CACHE_DIR": str(self.prefix / "cache é 缓存"), "TMPDIR": str(self.prefix)}
+        done = run(program, "doctor", "--json", env=environment)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        found = json.loads(done.stdout)
+        self.assertEqual(found["disk_cache"]["folder"], environment["PACKJIT_CACHE_DIR"])
+        if not found["can"]["run_on_host"]:
+            self.skipTest("no host compiler")
+        done = run(program, "verify", "--device", "host", "--quick", "--json", env=environment)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIs(json.loads(done.stdout)["pass"], True)
+
     def test_cpp_through_find_package(self):
         text = self.succeeds(self.build("embed_cpp", "CXX", CXX), "host")
         self.assertEqual(text, "1 3 6 10 14 10 30 60 \n" + "0.100 0.200 0.300 0.400 \n" * 2)
@@ -89,6 +107,11 @@ class Installed(unittest.TestCase):
         if shutil.which("pkg-config") is None:
             self.skipTest("no pkg-config")
         folder = self.empty_copy("embed_c")
+        # pkg-config itself cannot say a folder with quotes in its name; blanks and other scripts it can.
+        prefix = pathlib.Path(self.folder.name, "moved tré ü 缓存")
+        shutil.copytree(self.prefix, prefix, symlinks=True)
+        library = prefix / self.library_dir.relative_to(self.prefix)
+        self.environment = {**self.environment, "LD_LIBRARY_PATH": str(library), "PKG_CONFIG_PATH": str(library / "pkgconfig")}
         self.succeeds("sh", "-c", f"eval {CC} -std=c11 -Wall -Wextra -Werror project/main.c -o program "
                       '"$(pkg-config --cflags --libs packjit)"', cwd=folder)
         self.assertEqual(self.succeeds(folder / "program"), "1 3 6 10 14 10 30 60 \n")

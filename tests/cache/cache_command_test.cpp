@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -213,6 +215,11 @@ TEST_F(CacheCommand, TheCacheOfTheProcessIsWhereTheEnvironmentSays) {
   EXPECT_EQ(stderr_of_child([&] { return ask_twice(HitKind::disk); }), "");
   setenv("PACKJIT_CACHE_BYTES", "0", 1);
   EXPECT_EQ(stderr_of_child([&] { return ask_twice(HitKind::compiled); }), "");
+  // No number: one warning, and the default holds.
+  setenv("PACKJIT_CACHE_BYTES", "1G", 1);
+  EXPECT_EQ(stderr_of_child([&] { return ask_twice(HitKind::disk); }),
+            "packjit: warning: PACKJIT_CACHE_BYTES is '1G', expected a number of bytes such as 1073741824; the default "
+            "holds\n");
   unsetenv("PACKJIT_CACHE_BYTES");
   // K31: one warning, and everything works.
   std::ofstream(file("a file")) << "text";
@@ -220,6 +227,106 @@ TEST_F(CacheCommand, TheCacheOfTheProcessIsWhereTheEnvironmentSays) {
   EXPECT_EQ(stderr_of_child([&] { return ask_twice(HitKind::compiled); }),
             "packjit: warning: compiled kernels are kept in memory only: cannot open the folder '" + file("a file") +
                 "': Not a directory. `packjit doctor` shows the cache\n");
+  unsetenv("PACKJIT_CACHE_DIR");
+}
+
+TEST_F(CacheCommand, ANumberOfBytesThatIsNoneIsBadUsage) {
+  for (const char* command :
+       {"cache list", "cache verify", "cache clear", "compile conv1d_pack_fwd --arch sm_90 --cache"}) {
+    const Outcome outcome = packjit(command, "cache", "PACKJIT_CACHE_BYTES=1G");
+    EXPECT_EQ(outcome.status, 2) << command;
+    EXPECT_NE(outcome.text.find("PACKJIT_CACHE_BYTES is '1G', expected a number of bytes such as 1073741824"),
+              std::string::npos)
+        << outcome.text;
+  }
+  const Outcome doctor = packjit("doctor", "cache", "PACKJIT_CACHE_BYTES=1G PACKJIT_SELF_CHECK=perhaps");
+  EXPECT_EQ(doctor.status, 0);
+  EXPECT_NE(doctor.text.find("- PACKJIT_CACHE_BYTES is '1G', expected"), std::string::npos) << doctor.text;
+  EXPECT_NE(doctor.text.find("- PACKJIT_SELF_CHECK is 'perhaps', expected on or off; on holds"), std::string::npos)
+      << doctor.text;
+}
+
+TEST_F(CacheCommand, VerifyNamesWhatIsNoFile) {
+  fs::create_directory(file("cache"));
+  fs::permissions(file("cache"), fs::perms::owner_all);
+  const auto name = [](char digit, const char* ending) { return std::string(32, digit) + ending; };
+  ASSERT_EQ(mkfifo((folder / "cache" / name('a', ".entry")).c_str(), 0600), 0);
+  fs::create_symlink("/etc/passwd", folder / "cache" / name('b', ".entry"));
+  fs::create_directory(folder / "cache" / name('c', ".entry"));
+  std::ofstream(folder / "cache" / name('d', ".checked")) << "text";
+  const Outcome outcome = packjit("cache verify");
+  EXPECT_EQ(outcome.status, 4);
+  for (const std::string& line :
+       {name('a', ".entry: it is not a regular file\n"),
+        name('b', ".entry: it is a link, and links are not followed\n"), name('c', ".entry: it is a folder\n"),
+        name('d', ".checked: its contents do not have the digest in its name")}) {
+    EXPECT_NE(outcome.text.find(line), std::string::npos) << outcome.text;
+  }
+  EXPECT_NE(outcome.text.find("4 of 4 files of the disk cache are damaged"), std::string::npos) << outcome.text;
+}
+
+TEST_F(CacheCommand, SelfChecksAreListedAndCleared) {
+  const CheckRecord record{"ssm_pack_fwd d_state=16", "84eadcf8a308080f50441c2fadf481e9", "sm_90", "13.0"};
+  ASSERT_TRUE(open_disk(posix_file_system(), records, system_clock(), file("cache"))->remember(record));
+  const auto found = list();
+  ASSERT_EQ(found["self_checks"].size(), 1U);
+  EXPECT_EQ(found["self_checks"][0]["source"], "ssm_pack_fwd d_state=16");
+  EXPECT_EQ(found["self_checks"][0]["gpu"], "sm_90");
+  EXPECT_EQ(found["self_checks"][0]["driver"], "13.0");
+  EXPECT_EQ(found["bytes"], found["self_checks"][0]["bytes"]);
+  const Outcome text = packjit("cache list");
+  EXPECT_NE(text.text.find(": 0 entries, 1 remembered self-checks, "), std::string::npos) << text.text;
+  EXPECT_NE(text.text.find("\nsm_90    13.0   "), std::string::npos) << text.text;
+  EXPECT_EQ(packjit("cache verify").status, 0);
+  EXPECT_EQ(packjit("cache clear").text, "removed 0 entries and 1 remembered self-checks from " + file("cache") + "\n");
+  EXPECT_TRUE(fs::is_empty(file("cache")));
+}
+
+TEST_F(CacheCommand, K28_SixteenProcessesCompileWithNvrtcOnce) {
+  const Spec spec = [] {
+    Spec small(Operator::conv1d_pack_fwd);
+    small.values.set_text("dtype", "fp32");
+    return small;
+  }();
+  const Source source = generate(spec, builtin_config(spec, "sm_90"), Target::cuda);
+  setenv("PACKJIT_CACHE_DIR", file("cold").c_str(), 1);
+  int barrier[2], answers[2];
+  ASSERT_EQ(pipe(barrier), 0);
+  ASSERT_EQ(pipe(answers), 0);
+  std::array<pid_t, 16> children{};
+  for (pid_t& child : children) {
+    child = fork();
+    if (child != 0) continue;
+    // One byte for each event, which says how the kernel came.
+    set_log_callback([&](const LogRecord& record) {
+      const char how = record.event ? static_cast<char>(record.event->how) : char{100};
+      if (write(answers[1], &how, 1) != 1) _exit(90);
+    });
+    close(barrier[1]);
+    char byte = 0;
+    if (read(barrier[0], &byte, 1) != 0) _exit(91);  // until the parent closes its end
+    const CachedCompile found = CompileCache::shared().get(source, "sm_90");
+    _exit(found.result->ok && found.result->cubin.starts_with("\x7f"
+                                                              "ELF")
+              ? 0
+              : 92);
+  }
+  close(barrier[0]);
+  close(barrier[1]);
+  close(answers[1]);
+  for (const pid_t child : children) {
+    int status = -1;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+  std::array<char, 64> how{};
+  const ssize_t count = read(answers[0], how.data(), how.size());
+  close(answers[0]);
+  ASSERT_EQ(count, 16);
+  EXPECT_EQ(std::count(how.begin(), how.begin() + count, static_cast<char>(HitKind::compiled)), 1);
+  EXPECT_EQ(std::count(how.begin(), how.begin() + count, static_cast<char>(HitKind::disk)), 15);
+  EXPECT_EQ(list("cold")["entries"].size(), 1U);
+  EXPECT_EQ(std::distance(fs::directory_iterator(file("cold")), {}), 1);  // neither locks nor temporary files
   unsetenv("PACKJIT_CACHE_DIR");
 }
 

@@ -6,6 +6,8 @@
 #include <iterator>
 #include <string>
 
+#include "runtime/check_record.hpp"
+
 namespace packjit {
 namespace {
 
@@ -62,6 +64,12 @@ TEST(CacheEntry, ReadsAndWritesTheGoldenBundleOfVersion1) {
   ASSERT_EQ(entries->size(), 2U);
   expect_golden(entries->front());
   EXPECT_EQ(entries->back().key.arch, "sm_100");
+}
+
+TEST(CheckRecord, WritesTheBytesOfTheGoldenFile) {
+  const CheckRecord record{"ssm_pack_fwd d_state=16 block=128", "84eadcf8a308080f50441c2fadf481e9", "sm_90", "13.0"};
+  EXPECT_EQ(check_text(record), golden("check_v1.checked"));
+  EXPECT_EQ(short_name(record), "b1a2ae954f0e0bf42e5015261b0d02db");
 }
 
 TEST(CacheEntry, KeepsThatItWasImported) {

@@ -243,5 +243,19 @@ TEST(Log, WarningsGoToTheCallbackThatIsSet) {
   EXPECT_EQ(seen, std::vector<std::string>{"one"});
 }
 
+TEST(CompileCacheMemory, KeepsTheResultsAskedForLast) {
+  CountingCompiler compiler;
+  CompileCache memory(compiler.compiler(), nullptr, {});
+  const auto ask = [&](int number) {
+    return memory.get({"kernel " + std::to_string(number), "text " + std::to_string(number)}, "sm_90").how;
+  };
+  for (int i = 0; i < 64; ++i) EXPECT_EQ(ask(i), HitKind::compiled);
+  EXPECT_EQ(ask(0), HitKind::memory);
+  EXPECT_EQ(ask(64), HitKind::compiled);  // the 65th: the one asked for longest ago, number 1, goes
+  EXPECT_EQ(ask(0), HitKind::memory);
+  EXPECT_EQ(ask(2), HitKind::memory);
+  EXPECT_EQ(ask(1), HitKind::compiled);
+}
+
 }  // namespace
 }  // namespace packjit::test

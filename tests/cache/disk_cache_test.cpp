@@ -273,9 +273,86 @@ TEST_F(DiskCacheTest, ClearRemovesOnlyItsOwnFiles) {
   files.files[std::string(32, 'a') + ".lock"] = {};
   files.files[std::string(32, 'a') + ".123-0.tmp"] = {};
   files.files["my.entry"] = {};
-  EXPECT_EQ(open_disk(files, records, clock.clock())->clear(), 2);
+  EXPECT_EQ(open_disk(files, records, clock.clock())->clear().entries, 2);
   ASSERT_EQ(files.files.size(), 1U);
   EXPECT_TRUE(files.files.contains("my.entry"));
+}
+
+const CheckRecord kCheck{"ssm_pack_fwd d_state=16 block=128", "84eadcf8a308080f50441c2fadf481e9", "sm_90", "13.0"};
+
+TEST_F(DiskCacheTest, ASelfCheckIsRememberedForTheNextProcess) {
+  EXPECT_FALSE(cache().has_passed(kCheck));
+  cache().remember(kCheck);
+  EXPECT_TRUE(cache().has_passed(kCheck));
+  EXPECT_EQ(files.calls["read"], 1 + 1 + 1);  // the first question, what was written, the second question
+  for (CheckRecord other : {kCheck, kCheck, kCheck, kCheck}) {
+    static int field = 0;
+    std::string* const fields[] = {&other.kernel, &other.images, &other.arch, &other.driver};
+    *fields[field++] += "0";
+    EXPECT_FALSE(cache().has_passed(other));
+  }
+  // What the process remembers needs no file.
+  CompileCache one = cache();
+  one.remember(kCheck);
+  files.files.clear();
+  EXPECT_TRUE(one.has_passed(kCheck));
+  EXPECT_TRUE(records.warnings().empty());
+}
+
+TEST_F(DiskCacheTest, K26_ADamagedSelfCheckIsMadeAgain) {
+  cache().remember(kCheck);
+  const std::string whole = only_file().bytes;
+  for (std::size_t length = 0; length < whole.size(); ++length) {
+    only_file().bytes = whole.substr(0, length);
+    ASSERT_FALSE(cache().has_passed(kCheck)) << length;
+  }
+  for (std::size_t at = 0; at < whole.size(); ++at) {
+    only_file().bytes = whole;
+    only_file().bytes[at] ^= 1;
+    ASSERT_FALSE(cache().has_passed(kCheck)) << at;
+  }
+  EXPECT_NE(records.warnings().at(0).find("is not used: its contents do not have the digest in its name. The kernel is "
+                                          "checked again"),
+            std::string::npos)
+      << records.warnings()[0];
+  cache().remember(kCheck);
+  EXPECT_TRUE(cache().has_passed(kCheck));
+}
+
+TEST_F(DiskCacheTest, K32_ASelfCheckThatOthersCouldWriteIsNotUsed) {
+  cache().remember(kCheck);
+  only_file().info.permissions = 0666;
+  EXPECT_FALSE(cache().has_passed(kCheck));
+  only_file().info.permissions = 0600;
+  only_file().info.owner = kUser + 1;
+  EXPECT_FALSE(cache().has_passed(kCheck));
+}
+
+TEST_F(DiskCacheTest, SelfChecksCountAndGoAsEntriesDo) {
+  cache().remember(kCheck);
+  ask();
+  const auto disk = open_disk(files, records, clock.clock());
+  EXPECT_EQ(disk->usage().entries, 1);
+  EXPECT_EQ(disk->usage().checks, 1);
+  int visited = 0;
+  disk->for_each_check([&](const DiskCache::StoredCheck& stored) {
+    EXPECT_EQ(stored.text, check_text(kCheck));
+    EXPECT_EQ(stored.problem, "");
+    ++visited;
+  });
+  EXPECT_EQ(visited, 1);
+  // The one used longest ago makes room.
+  clock.seconds += 2 * kDay;
+  ask();
+  const std::int64_t bytes = disk->usage().bytes;
+  clock.seconds += kDay;
+  CompileCache tight(compiler.compiler(), open_disk(files, records, clock.clock(), "/cache", bytes), {});
+  static_cast<void>(tight.get(kSource, "sm_80"));
+  EXPECT_EQ(open_disk(files, records, clock.clock())->usage().checks, 0);
+  cache().remember(kCheck);
+  const DiskCache::Usage removed = disk->clear();
+  EXPECT_EQ(removed.checks, 1);
+  EXPECT_TRUE(files.files.empty());
 }
 
 TEST_F(DiskCacheTest, AnEntryLargerThanTheWholeCacheIsNotWritten) {

@@ -365,10 +365,12 @@ TEST(CacheLocation, ReadsTheNumberOfBytes) {
   EXPECT_EQ(cache_location().bytes, 1'073'741'824);
   setenv("PACKJIT_CACHE_BYTES", "5000000000", 1);
   EXPECT_EQ(cache_location().bytes, 5'000'000'000);
+  EXPECT_EQ(cache_location().passed_over, "");
   for (const char* wrong : {"1G", "-1", "1.5", " 5", "99999999999999999999"}) {
     setenv("PACKJIT_CACHE_BYTES", wrong, 1);
-    EXPECT_EQ(cache_location().problem,
+    EXPECT_EQ(cache_location().passed_over,
               "PACKJIT_CACHE_BYTES is '" + std::string(wrong) + "', expected a number of bytes such as 1073741824");
+    EXPECT_EQ(cache_location().bytes, 1'073'741'824);
   }
 }
 

@@ -273,4 +273,26 @@ TEST(Doctor, ReportsWhatIsMissingAndStillSucceeds) {
   EXPECT_NE(text.text.find("What is missing, and what to do"), std::string::npos);
 }
 
+TEST(BenchHost, CompilesAndMeasuresSizeWithoutAGpu) {
+  const auto report = json_of("bench host --only compile --only size --arch sm_80 --json");
+  EXPECT_EQ(report["command"], "packjit bench host --only compile size --arch sm_80 --json");
+  EXPECT_EQ(report["compile"]["arch"], "sm_80");
+  ASSERT_EQ(report["compile"]["operators"].size(), 4U);
+  EXPECT_EQ(report["compile"]["operators"][3]["operator"], "ssm_pack_bwd");
+  for (const auto& one : report["compile"]["operators"]) EXPECT_GT(one["seconds"]["least"], 0.0);
+  EXPECT_GT(report["compile"]["four_in_parallel_seconds"]["median"],
+            report["compile"]["operators"][0]["seconds"]["least"]);
+  EXPECT_EQ(report["size"]["file"], "libpackjit.so.0.1.0");
+  EXPECT_GT(report["size"]["bytes"], 500'000);
+  EXPECT_FALSE(report.contains("launch"));
+  EXPECT_TRUE(report["missing"].empty());
+}
+
+TEST(BenchHost, NamesWhatIsMissingOrWrong) {
+  expect_error("bench host --only compile", 3, "PACKJIT_NVRTC", "PACKJIT_NVRTC=/no/libnvrtc.so");
+  expect_error("bench host --only nonsense", 2, "nonsense");
+  expect_error("bench host --calls 0", 2, "--repeats 10 and --calls 0 must both be at least 1");
+  expect_error("bench host --only compile --arch sm_1", 2, "sm_1");
+}
+
 }  // namespace
