@@ -47,10 +47,6 @@ Sizes sizes_of(const TuningTarget& target) {
   return sizes;
 }
 
-GpuProperties gpu_properties(const DeviceInfo& info) {
-  return {info.name, info.arch, info.multiprocessors, info.shared_bytes_per_block, info.l2_bytes, info.memory_clock_mhz};
-}
-
 /// The first reason why an image must not be used.
 std::string fault_of(const CompileResult& compiled) {
   if (!compiled.ok) return describe_failure(compiled);
@@ -198,6 +194,8 @@ GpuBench::~GpuBench() = default;
 const GpuProperties& GpuBench::gpu() const { return state_->properties; }
 std::string GpuBench::nvrtc() const { return state_->nvrtc; }
 std::string GpuBench::driver() const { return state_->driver; }
+
+int GpuBench::compiles_at_once() const { return static_cast<int>(state_->compile_threads); }
 
 std::vector<Trial> GpuBench::compile(const Spec& spec, std::span<const Config> candidates) {
   const auto nvrtc = Nvrtc::shared();

@@ -18,6 +18,7 @@ class GpuBench final : public TrialBench {
   [[nodiscard]] const GpuProperties& gpu() const override;
   [[nodiscard]] std::string nvrtc() const override;
   [[nodiscard]] std::string driver() const override;
+  [[nodiscard]] int compiles_at_once() const override;
   [[nodiscard]] std::vector<Trial> compile(const Spec& spec, std::span<const Config> candidates) override;
   [[nodiscard]] Trial check(const Spec& spec, const Config& candidate, const TuningTarget* target) override;
   [[nodiscard]] std::vector<Trial> time(const TuningTarget& target, std::span<const Config> candidates,

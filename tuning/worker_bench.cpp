@@ -35,6 +35,7 @@ void WorkerBench::start() {
   gpu_ = read_gpu(answer.value->at("gpu"), "the worker's GPU", unknown);
   nvrtc_ = answer.value->at("nvrtc");
   driver_ = answer.value->at("driver");
+  compiles_at_once_ = answer.value->at("compiles_at_once");
 }
 
 WorkerBench::Answer WorkerBench::ask(const json& question, std::chrono::milliseconds within) {
@@ -144,7 +145,10 @@ namespace {
 json answer_to(TrialBench& bench, const json& question) {
   const std::string what = question.at("do");
   if (what == "hello") {
-    return {{"gpu", json_of(bench.gpu())}, {"nvrtc", bench.nvrtc()}, {"driver", bench.driver()}};
+    return {{"gpu", json_of(bench.gpu())},
+            {"nvrtc", bench.nvrtc()},
+            {"driver", bench.driver()},
+            {"compiles_at_once", bench.compiles_at_once()}};
   }
   std::optional<TuningTarget> target;
   if (question.contains("target")) target = target_of(question.at("target"));

@@ -26,6 +26,7 @@ class WorkerBench final : public TrialBench {
   [[nodiscard]] const GpuProperties& gpu() const override { return gpu_; }
   [[nodiscard]] std::string nvrtc() const override { return nvrtc_; }
   [[nodiscard]] std::string driver() const override { return driver_; }
+  [[nodiscard]] int compiles_at_once() const override { return compiles_at_once_; }
   [[nodiscard]] std::vector<Trial> compile(const Spec& spec, std::span<const Config> candidates) override;
   [[nodiscard]] Trial check(const Spec& spec, const Config& candidate, const TuningTarget* target) override;
   [[nodiscard]] std::vector<Trial> time(const TuningTarget& target, std::span<const Config> candidates,
@@ -41,6 +42,7 @@ class WorkerBench final : public TrialBench {
   std::unique_ptr<WorkerProcess> process_;
   GpuProperties gpu_;
   std::string nvrtc_, driver_;
+  int compiles_at_once_ = 1;
 };
 
 /// The other side: answers the questions of a WorkerBench until `in` ends, or until a candidate has made the bench
