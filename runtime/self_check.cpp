@@ -41,6 +41,7 @@ class DeviceWithKernel final : public Device {
   void release(void* memory) noexcept override { inner_.release(memory); }
   void write(void* to_device, const void* from, std::size_t bytes) override { inner_.write(to_device, from, bytes); }
   void read(void* to, const void* from_device, std::size_t bytes) override { inner_.read(to, from_device, bytes); }
+  void copy(void* to, const void* from, std::size_t bytes) override { inner_.copy(to, from, bytes); }
   void fill(void* on_device, unsigned char value, std::size_t bytes) override { inner_.fill(on_device, value, bytes); }
   void check_guards() override { inner_.check_guards(); }
   [[nodiscard]] std::shared_ptr<const Module> load(const Spec& spec, const Config& config) override {

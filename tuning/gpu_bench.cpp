@@ -15,6 +15,7 @@
 #include "database/builtin_config.hpp"
 #include "generator/generate.hpp"
 #include "runtime/compile_cache.hpp"
+#include "runtime/config_choice.hpp"
 #include "runtime/driver.hpp"
 #include "runtime/errors.hpp"
 #include "runtime/image_choice.hpp"

@@ -49,6 +49,7 @@ FORWARD(cuModuleGetFunction, module_function, (CUfunction * a, CUmodule b, const
 FORWARD(cuFuncGetAttribute, function_attribute, (int* a, CUfunction_attribute b, CUfunction c), (a, b, c))
 FORWARD(cuFuncSetAttribute, function_set_attribute, (CUfunction a, CUfunction_attribute b, int c), (a, b, c))
 FORWARD(cuLaunchKernelEx, launch_kernel, (const CUlaunchConfig* a, CUfunction b, void** c, void** d), (a, b, c, d))
+REFUSE(cuMemcpyDtoDAsync, (CUdeviceptr, CUdeviceptr, size_t, CUstream))
 REFUSE(cuStreamBeginCapture, (CUstream, CUstreamCaptureMode))
 REFUSE(cuStreamEndCapture, (CUstream, CUgraph*))
 REFUSE(cuGraphInstantiateWithFlags, (CUgraphExec*, CUgraph, unsigned long long))
