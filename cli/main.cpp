@@ -31,6 +31,8 @@ void register_commands(CLI::App& app) {
   register_generate(app);
   register_compile(app);
   register_inspect(app);
+  register_explain(app);
+  register_db(app);
   register_cache(app);
   register_run(app);
   register_verify(app);
