@@ -98,6 +98,14 @@ class Db(Command):
         self.assertIn("it is not a regular file", self.run_packjit("db", "diff", self.path, GOLDEN, status=2))
         self.assertIn("PACKJIT_DATABASE_DIR is off", self.run_packjit("db", "list", status=3, database="off"))
 
+    def test_doctor_shows_them(self):
+        self.run_packjit("db", "merge", GOLDEN)
+        found = self.json_of("doctor")["databases"]
+        self.assertTrue(found["usable"])
+        self.assertEqual([name[:12] for name in found["names"]], ["sm_90_132sm_"])
+        self.assertIn("1 tuning databases", self.run_packjit("doctor"))
+        self.assertEqual(self.json_of("doctor", database="off")["databases"]["problem"], "PACKJIT_DATABASE_DIR is off")
+
     def test_prune_of_a_file(self):
         bad = self.changed("bad.json", lambda document: document["entries"][0]["config"].update(block=33))
         self.run_packjit("db", "prune", "--unusable", bad)
