@@ -12,6 +12,8 @@ void register_pack(CLI::App& app);
 void register_generate(CLI::App& app);
 void register_compile(CLI::App& app);
 void register_inspect(CLI::App& app);
+void register_explain(CLI::App& app);
+void register_db(CLI::App& app);
 void register_cache(CLI::App& app);
 void register_run(CLI::App& app);
 void register_verify(CLI::App& app);

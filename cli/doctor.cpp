@@ -10,7 +10,9 @@
 #include "cli/commands.hpp"
 #include "cli/disassembler.hpp"
 #include "cli/terminal.hpp"
+#include "database/shipped.hpp"
 #include "runtime/cuda_device.hpp"
+#include "runtime/database_file.hpp"
 #include "runtime/disk_cache.hpp"
 #include "runtime/host/child_process.hpp"
 #include "runtime/host/host_compiler.hpp"
@@ -32,6 +34,9 @@ struct Findings {
   DiskCache::Usage cache_usage;
   std::string cache_problem;
   std::string self_check_problem;
+  DatabaseLocation databases;
+  std::vector<std::string> database_names;  ///< without ending
+  std::string database_problem;
 };
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
@@ -75,6 +80,15 @@ Findings look_around() {
                                     DiskCache::Missing::leave, found.cache_problem);
   if (disk != nullptr) found.cache_usage = disk->usage();
   static_cast<void>(self_check_setting(found.self_check_problem));
+  found.databases = database_location();
+  found.database_problem = found.databases.off ? "PACKJIT_DATABASE_DIR is off" : found.databases.problem;
+  try {
+    if (found.database_problem.empty()) {
+      found.database_names = database_stems(posix_file_system(), found.databases.folder);
+    }
+  } catch (const std::exception& error) {
+    found.database_problem = error.what();
+  }
   return found;
 }
 
@@ -120,6 +134,11 @@ Json json_of(const Findings& found) {
                         {"entries", found.cache_usage.entries},    {"bytes", found.cache_usage.bytes},
                         {"limit_bytes", found.cache.bytes},        {"problem", or_null(found.cache_problem)},
                         {"self_checks", found.cache_usage.checks}, {"passed_over", or_null(found.cache.passed_over)}};
+  json["databases"] = {{"usable", found.database_problem.empty()},
+                       {"folder", or_null(found.databases.folder)},
+                       {"names", found.database_names},
+                       {"shipped", shipped_databases().size()},
+                       {"problem", or_null(found.database_problem)}};
   json["settings"] = Json::array();
   for (const Setting& setting : settings()) {
     json["settings"].push_back({{"name", setting.name},
@@ -164,6 +183,10 @@ std::string text_of(const Findings& found) {
           ? fmt::format("{}: {} entries, {} remembered self-checks, {} of {} bytes", found.cache.path,
                         found.cache_usage.entries, found.cache_usage.checks, found.cache_usage.bytes, found.cache.bytes)
           : fmt::format("off, kernels are kept in memory only: {}", found.cache_problem));
+  row("tuned", found.database_problem.empty()
+                   ? fmt::format("{}: {} tuning databases, {} shipped; `packjit db list` shows them",
+                                 found.databases.folder, found.database_names.size(), shipped_databases().size())
+                   : fmt::format("no tuning databases of this user: {}", found.database_problem));
   text += "\nSettings (environment)\n";
   for (const Setting& setting : settings()) {
     text += fmt::format("  {:<22} {}\n", setting.name,

@@ -31,6 +31,8 @@ void register_commands(CLI::App& app) {
   register_generate(app);
   register_compile(app);
   register_inspect(app);
+  register_explain(app);
+  register_db(app);
   register_cache(app);
   register_run(app);
   register_verify(app);
@@ -60,7 +62,7 @@ void require_command(const CLI::App& app, std::string_view word) {
   std::vector<std::string> names;
   for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
     if (command->get_name() == word) return;
-    names.push_back(command->get_name());
+    if (!command->get_group().empty()) names.push_back(command->get_name());
   }
   throw std::invalid_argument(
       fmt::format("there is no command '{}'; the commands are {}", word, fmt::join(names, ", ")));

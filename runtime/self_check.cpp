@@ -5,6 +5,7 @@
 #include <chrono>
 #include <utility>
 
+#include "runtime/device_wrapper.hpp"
 #include "runtime/digest.hpp"
 #include "runtime/errors.hpp"
 #include "runtime/log.hpp"
@@ -30,40 +31,23 @@ class PrivateStream {
 };
 
 /// A device that has one kernel loaded already: the session does not give it out before it has passed.
-class DeviceWithKernel final : public Device {
+class DeviceWithKernel final : public DeviceWrapper {
  public:
-  DeviceWithKernel(CudaSession& session, CUstream stream, const Spec& spec, const Config& config,
-                   std::shared_ptr<const Module> module)
-      : inner_(session, stream), spec_(spec), config_(config), module_(std::move(module)) {}
+  DeviceWithKernel(Device& inner, const Spec& spec, const Config& config, std::shared_ptr<const Module> module)
+      : DeviceWrapper(inner), spec_(spec), config_(config), module_(std::move(module)) {}
 
-  [[nodiscard]] const DeviceInfo& info() const override { return inner_.info(); }
-  [[nodiscard]] void* allocate(std::size_t bytes) override { return inner_.allocate(bytes); }
-  void release(void* memory) noexcept override { inner_.release(memory); }
-  void write(void* to_device, const void* from, std::size_t bytes) override { inner_.write(to_device, from, bytes); }
-  void read(void* to, const void* from_device, std::size_t bytes) override { inner_.read(to, from_device, bytes); }
-  void copy(void* to, const void* from, std::size_t bytes) override { inner_.copy(to, from, bytes); }
-  void fill(void* on_device, unsigned char value, std::size_t bytes) override { inner_.fill(on_device, value, bytes); }
-  void check_guards() override { inner_.check_guards(); }
   [[nodiscard]] std::shared_ptr<const Module> load(const Spec& spec, const Config& config) override {
-    return spec == spec_ && config == config_ ? module_ : inner_.load(spec, config);
-  }
-  [[nodiscard]] std::shared_ptr<const Module> load_text(const std::string& text) override {
-    return inner_.load_text(text);
-  }
-  void resolve(const Module& module, std::span<const KernelLaunch> launches) override {
-    inner_.resolve(module, launches);
+    return spec == spec_ && config == config_ ? module_ : DeviceWrapper::load(spec, config);
   }
   void launch(const Module& module, const KernelLaunch& launch, std::span<const std::byte> argument) override {
     launched_ = launched_ || &module == module_.get();
-    inner_.launch(module, launch, argument);
+    DeviceWrapper::launch(module, launch, argument);
   }
-  void synchronize() override { inner_.synchronize(); }
 
   /// Whether the kernel in question ran at all.
   [[nodiscard]] bool launched() const { return launched_; }
 
  private:
-  StreamDevice inner_;
   const Spec& spec_;
   const Config& config_;
   std::shared_ptr<const Module> module_;
@@ -89,7 +73,8 @@ void check_kernel(const SelfCheck& check, CudaSession& session, const Spec& spec
   constexpr const char* kWayOut = "PACKJIT_SELF_CHECK=off uses kernels without a check";
   try {
     const PrivateStream stream(driver);
-    DeviceWithKernel device(session, stream.get(), spec, config, module);
+    StreamDevice stream_device(session, stream.get());
+    DeviceWithKernel device(stream_device, spec, config, module);
     check.run(device, spec, config);
     if (!device.launched()) throw std::logic_error("it did not run the kernel");
   } catch (const CheckFailed& error) {

@@ -4,37 +4,23 @@
 
 #include "checking/kernels.hpp"
 #include "generator/sequence_map.hpp"
+#include "runtime/device_wrapper.hpp"
 #include "runtime/errors.hpp"
 
 namespace packjit::checking {
 namespace {
 
 /// Loads a kernel with one option switched where the right one is asked for.
-class WrongKernel final : public Device {
+class WrongKernel final : public DeviceWrapper {
  public:
-  WrongKernel(Device& inner, std::string field) : inner_(inner), field_(std::move(field)) {}
-  [[nodiscard]] const DeviceInfo& info() const override { return inner_.info(); }
-  [[nodiscard]] void* allocate(std::size_t bytes) override { return inner_.allocate(bytes); }
-  void release(void* memory) noexcept override { inner_.release(memory); }
-  void write(void* to, const void* from, std::size_t bytes) override { inner_.write(to, from, bytes); }
-  void read(void* to, const void* from, std::size_t bytes) override { inner_.read(to, from, bytes); }
-  void fill(void* memory, unsigned char value, std::size_t bytes) override { inner_.fill(memory, value, bytes); }
-  void check_guards() override { inner_.check_guards(); }
+  WrongKernel(Device& inner, std::string field) : DeviceWrapper(inner), field_(std::move(field)) {}
   [[nodiscard]] std::shared_ptr<const Module> load(const Spec& spec, const Config& config) override {
     Spec wrong = spec;
     wrong.values.set(field_, 1 - spec.values[field_]);
-    return inner_.load(wrong, config);
+    return DeviceWrapper::load(wrong, config);
   }
-  [[nodiscard]] std::shared_ptr<const Module> load_text(const std::string& text) override {
-    return inner_.load_text(text);
-  }
-  void launch(const Module& module, const KernelLaunch& launch, std::span<const std::byte> argument) override {
-    inner_.launch(module, launch, argument);
-  }
-  void synchronize() override { inner_.synchronize(); }
 
  private:
-  Device& inner_;
   std::string field_;
 };
 

@@ -43,10 +43,10 @@ TEST(ExitStatus, BadUsageIsTwoWithOneMessageOnStderr) {
 }
 
 TEST(ExitStatus, UnknownCommandsAreNamed) {
-  for (const char* arguments : {"tune --help", "tune", "tune --arch sm_90"}) {
+  for (const char* arguments : {"train --help", "train", "train --arch sm_90"}) {
     const Outcome outcome = packjit(std::string(arguments) + " 2>&1");
     EXPECT_EQ(outcome.status, 2) << arguments;
-    EXPECT_EQ(outcome.text.rfind("packjit: there is no command 'tune'; the commands are doctor, pack, ", 0), 0U)
+    EXPECT_EQ(outcome.text.rfind("packjit: there is no command 'train'; the commands are doctor, pack, ", 0), 0U)
         << outcome.text;
   }
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "database/builtin_config.hpp"
+#include "runtime/device_wrapper.hpp"
 #include "runtime/errors.hpp"
 #include "tests/tuning/planted.hpp"
 
@@ -10,29 +11,12 @@ namespace packjit {
 namespace {
 
 /// Host execution of kernels with a planted fault.
-class PlantedDevice final : public Device {
+class PlantedDevice final : public DeviceWrapper {
  public:
-  [[nodiscard]] const DeviceInfo& info() const override { return host_->info(); }
-  [[nodiscard]] void* allocate(std::size_t bytes) override { return host_->allocate(bytes); }
-  void release(void* memory) noexcept override { host_->release(memory); }
-  void write(void* to, const void* from, std::size_t bytes) override { host_->write(to, from, bytes); }
-  void read(void* to, const void* from, std::size_t bytes) override { host_->read(to, from, bytes); }
-  void copy(void* to, const void* from, std::size_t bytes) override { host_->copy(to, from, bytes); }
-  void fill(void* at, unsigned char value, std::size_t bytes) override { host_->fill(at, value, bytes); }
-  void check_guards() override { host_->check_guards(); }
+  using DeviceWrapper::DeviceWrapper;
   [[nodiscard]] std::shared_ptr<const Module> load(const Spec& spec, const Config& config) override {
     return load_text(with_fault(generate(spec, config, Target::host).text, config.values["block"]));
   }
-  [[nodiscard]] std::shared_ptr<const Module> load_text(const std::string& text) override {
-    return host_->load_text(text);
-  }
-  void launch(const Module& module, const KernelLaunch& launch, std::span<const std::byte> argument) override {
-    host_->launch(module, launch, argument);
-  }
-  void synchronize() override { host_->synchronize(); }
-
- private:
-  std::unique_ptr<Device> host_ = open_host_device();
 };
 
 TEST(CandidateCheck, TheBuiltInConfigsPass) {
@@ -53,7 +37,8 @@ TEST(CandidateCheck, StoredCheckpointsAreMadeForTheBackward) {
 }
 
 std::string failure_of(int block) {
-  PlantedDevice device;
+  const auto host = open_host_device();
+  PlantedDevice device(*host);
   const Spec spec(Operator::conv1d_pack_fwd);
   const CandidateCheck check(device, spec);
   Config config = builtin_config(spec, "host");
@@ -73,7 +58,8 @@ TEST(CandidateCheck, K43_AVariantThatSkipsTheTailIsRefused) {
 }
 
 TEST(CandidateCheck, K42_WhatACandidateDoesNotWriteIsNotTheLastOnesResult) {
-  PlantedDevice device;
+  const auto host = open_host_device();
+  PlantedDevice device(*host);
   const Spec spec(Operator::conv1d_pack_fwd);
   const CandidateCheck check(device, spec);
   Config config = builtin_config(spec, "host");

@@ -1,0 +1,287 @@
+// packjit db: what the tuning databases hold, and keeping them in order.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/commands.hpp"
+#include "cli/database_access.hpp"
+#include "cli/output_file.hpp"
+#include "cli/spec_options.hpp"
+#include "cli/terminal.hpp"
+#include "database/record_json.hpp"
+#include "database/shipped.hpp"
+#include "runtime/errors.hpp"
+#include "runtime/source_digest.hpp"
+
+namespace packjit {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// The FILEs that were named; the user's and the shipped ones where none was.
+std::vector<Database> databases_of(const std::vector<std::string>& paths) {
+  std::vector<Database> found;
+  for (const std::string& path : paths) found.push_back(read_database(path));
+  if (!paths.empty()) return found;
+  for (const auto& file : user_databases()) found.push_back(file->load());
+  for (const Database& database : shipped_databases()) found.push_back(database);
+  return found;
+}
+
+std::string gpu_name(const Database& database) {
+  return database.gpu ? fmt::format("{} ({})", database.gpu->name, database.gpu->arch) : "no GPU";
+}
+
+struct Options {
+  std::vector<std::string> files;
+  std::string output;
+  bool json = false;
+  bool outdated = false, unusable = false, failed = false;
+};
+
+void run_list(const Options& options) {
+  const std::vector<Database> databases = databases_of({});
+  if (options.json) {
+    Json list = Json::array();
+    for (const Database& database : databases) {
+      list.push_back({{"origin", database.origin},
+                      {"gpu", database.gpu ? json_of(*database.gpu) : Json(nullptr)},
+                      {"entries", database.entries.size()},
+                      {"failed", database.failed.size()},
+                      {"unusable", database.unusable.size()},
+                      {"digest", database_digest(database)}});
+    }
+    return print_result(Json{{"folder", database_folder()}, {"databases", list}}.dump(2) + "\n");
+  }
+  std::string text = fmt::format("folder of this user: {}\n", database_folder());
+  if (databases.empty()) text += "no tuning database, neither of this user nor shipped: built-in Configs are used\n";
+  for (const Database& database : databases) {
+    text += fmt::format("{}: {}, {} entries, {} failed candidates", database.origin, gpu_name(database),
+                        database.entries.size(), database.failed.size());
+    if (!database.unusable.empty()) text += fmt::format(", {} records that are not used", database.unusable.size());
+    text += "\n";
+  }
+  print_result(text);
+}
+
+std::string row_of(const Entry& entry) {
+  return fmt::format("{:<16} {:<56} {:>9.4f} {:>9.4f} {:>7.1f} {}\n    {}\n    {}\n", name_of(entry.spec.op),
+                     text_of(entry.bucket, entry.spec.op), entry.time.median_ms, entry.built_in.median_ms,
+                     100 * entry.limit_share, entry.date, entry.spec.values.text(), entry.config.values.text());
+}
+
+void run_show(const Options& options) {
+  const std::vector<Database> databases = databases_of(options.files);
+  if (options.json) {
+    Json list = Json::array();
+    for (const Database& database : databases) {
+      list.push_back({{"origin", database.origin}, {"document", Json::parse(write_database(database))}});
+    }
+    return print_result(Json{{"databases", list}}.dump(2) + "\n");
+  }
+  std::string text = databases.empty() ? "no tuning database\n" : "";
+  for (const Database& database : databases) {
+    text += fmt::format("{}: {}\n", database.origin, gpu_name(database));
+    if (!database.entries.empty()) {
+      text += fmt::format("{:<16} {:<56} {:>9} {:>9} {:>7} {}\n", "operator", "bucket; Spec; Config", "ms", "built-in",
+                          "% limit", "date");
+    }
+    for (const Entry& entry : database.entries) text += row_of(entry);
+    for (const FailedCandidate& candidate : database.failed) {
+      text += fmt::format("failed: {} {}: {}\n", name_of(candidate.spec.op), candidate.config.values.text(),
+                          candidate.reason);
+    }
+    for (const UnusableRecord& record : database.unusable) text += fmt::format("not used: {}\n", record.reason);
+  }
+  print_result(text);
+}
+
+/// Records whose kernels this packjit prints otherwise: used all the same, since results stay right.
+int outdated_in(const Database& database) {
+  int count = 0;
+  for (const Entry& entry : database.entries) {
+    count += source_digest(entry.spec, entry.config) == entry.source_digest ? 0 : 1;
+  }
+  return count;
+}
+
+void run_check(const Options& options) {
+  std::vector<std::string> problems;
+  std::vector<Database> databases;
+  for (const std::string& path : options.files) {
+    std::error_code ignored;
+    // What is not there is a wrong command, what is damaged a failed check.
+    if (!std::filesystem::exists(path, ignored)) (void)read_database(path);
+    try {
+      databases.push_back(read_database(path));
+    } catch (const std::invalid_argument& error) {
+      problems.emplace_back(error.what());
+    }
+  }
+  if (options.files.empty()) {
+    for (const auto& file : user_databases(&problems)) databases.push_back(file->load());
+    for (const Database& database : shipped_databases()) databases.push_back(database);
+  }
+  Json list = Json::array();
+  std::string text;
+  for (const Database& database : databases) {
+    Json reasons = Json::array();
+    for (const UnusableRecord& record : database.unusable) {
+      reasons.push_back(record.reason);
+      problems.push_back(fmt::format("{}: {}", database.origin, record.reason));
+    }
+    const int outdated = outdated_in(database);
+    text += fmt::format("{}: {} entries, of which {} were tuned with another source; {} records that are not used\n",
+                        database.origin, database.entries.size(), outdated, database.unusable.size());
+    list.push_back({{"origin", database.origin},
+                    {"entries", database.entries.size()},
+                    {"outdated", outdated},
+                    {"unusable", std::move(reasons)}});
+  }
+  if (options.json) text = Json{{"databases", list}, {"problems", problems}}.dump(2) + "\n";
+  print_result(text);
+  if (problems.empty()) return;
+  std::string message = "tuning databases have problems:";
+  for (const std::string& problem : problems) message += "\n  " + problem;
+  throw CheckFailed(message);
+}
+
+void run_merge(const Options& options) {
+  std::vector<Database> databases = databases_of(options.files);
+  if (!options.output.empty()) {
+    Database all;
+    for (Database& database : databases) {
+      try {
+        all = merge(all, std::move(database));
+      } catch (const std::invalid_argument& error) {
+        throw std::invalid_argument(fmt::format("cannot merge '{}': {}", database.origin, error.what()));
+      }
+    }
+    write_output_file(options.output, write_database(all));
+    return print_result(fmt::format("wrote {} entries and {} failed candidates to {}\n", all.entries.size(),
+                                    all.failed.size(), options.output));
+  }
+  const std::string folder = database_folder();
+  std::string text;
+  for (const Database& database : databases) {
+    if (!database.gpu) continue;
+    DatabaseFile file(posix_file_system(), folder, database_stem(*database.gpu), database.gpu, system_clock(),
+                      &write_log);
+    // The warning has said why.
+    if (!file.append_all(database)) throw EnvironmentError(fmt::format("cannot write to '{}'", file.path()));
+    file.compact();
+    text += fmt::format("merged {} entries and {} failed candidates into {}\n", database.entries.size(),
+                        database.failed.size(), file.path());
+  }
+  print_result(text);
+}
+
+void run_prune(const Options& options) {
+  const bool chosen = options.outdated || options.unusable || options.failed;
+  PruneRules rules;
+  if (options.outdated || !chosen) rules.source_digest = &source_digest;
+  rules.unusable = options.unusable || !chosen;
+  rules.failed = options.failed;
+  std::vector<std::string> removed;
+  const auto change = [&](Database& database) {
+    for (std::string& line : prune(database, rules)) removed.push_back(std::move(line));
+  };
+  for (const std::string& path : options.files) {
+    Database database = read_database(path);
+    change(database);
+    write_output_file(path, write_database(database));
+  }
+  if (options.files.empty()) {
+    for (const auto& file : user_databases()) {
+      if (!file->rewrite(change)) throw EnvironmentError(fmt::format("cannot change '{}'", file->path()));
+    }
+  }
+  if (options.json) return print_result(Json{{"removed", removed}}.dump(2) + "\n");
+  std::string text = fmt::format("removed {} records\n", removed.size());
+  for (const std::string& line : removed) text += "  " + line + "\n";
+  print_result(text);
+}
+
+void run_diff(const Options& options) {
+  const Database a = read_database(options.files.at(0)), b = read_database(options.files.at(1));
+  const DatabaseDifference found = diff(a, b);
+  if (options.json) {
+    const auto list = [](const auto& records) {
+      Json all = Json::array();
+      for (const auto& record : records) all.push_back(json_of(record));
+      return all;
+    };
+    Json changed = Json::array();
+    for (const auto& [before, after] : found.changed) {
+      changed.push_back({{"a", json_of(before)}, {"b", json_of(after)}});
+    }
+    return print_result(Json{{"only_a", list(found.only_a)},
+                             {"only_b", list(found.only_b)},
+                             {"changed", changed},
+                             {"failed_only_a", list(found.failed_only_a)},
+                             {"failed_only_b", list(found.failed_only_b)}}
+                            .dump(2) +
+                        "\n");
+  }
+  std::string text;
+  for (const Entry& entry : found.only_a) text += fmt::format("- {}\n", label_of(entry));
+  for (const Entry& entry : found.only_b) text += fmt::format("+ {}\n", label_of(entry));
+  for (const auto& [before, after] : found.changed) {
+    text += fmt::format("! {}\n    - {:.4f} ms, {}: {}\n    + {:.4f} ms, {}: {}\n", label_of(before),
+                        before.time.median_ms, before.date, before.config.values.text(), after.time.median_ms,
+                        after.date, after.config.values.text());
+  }
+  text += fmt::format("{} entries only in {}, {} only in {}, {} changed; {} and {} failed candidates of one only\n",
+                      found.only_a.size(), options.files[0], found.only_b.size(), options.files[1],
+                      found.changed.size(), found.failed_only_a.size(), found.failed_only_b.size());
+  print_result(text);
+}
+
+}  // namespace
+
+void register_db(CLI::App& app) {
+  CLI::App* db = app.add_subcommand("db", "Shows, checks, merges and prunes the tuning databases");
+  db->require_subcommand(1);
+  const auto add = [&](const char* name, const char* help, void (*run)(const Options&)) {
+    const auto options = std::make_shared<Options>();
+    CLI::App* command = db->add_subcommand(name, help);
+    command->callback([options, run] { run(*options); });
+    return std::pair(command, options);
+  };
+  const auto add_json = [](const auto& made) {
+    made.second->json = false;
+    made.first->add_flag("--json", made.second->json, "prints JSON");
+  };
+  const auto add_files = [](const auto& made, const char* help) {
+    return made.first->add_option("FILE", made.second->files, help)->check(not_empty("a file"));
+  };
+  add_json(add("list", "Shows which databases there are, of this user and shipped", run_list));
+  const auto show = add("show", "Shows every entry", run_show);
+  add_files(show, "documents (default: those of this user and shipped)");
+  add_json(show);
+  const auto check = add("check", "Reads and checks every record; exit status 4 if one cannot be used", run_check);
+  add_files(check, "documents (default: those of this user and shipped)");
+  add_json(check);
+  const auto merged = add("merge", "Adds documents to the databases of this user, or writes one of all", run_merge);
+  add_files(merged, "documents to merge")->required();
+  merged.first->add_option("-o,--output", merged.second->output, "document to write instead, all of one GPU model")
+      ->type_name("OUT")
+      ->check(not_empty("a file"));
+  const auto pruned = add("prune", "Removes records (default: --outdated --unusable)", run_prune);
+  add_files(pruned, "documents to change (default: those of this user)");
+  pruned.first->add_flag("--outdated", pruned.second->outdated, "those whose kernel this packjit prints otherwise");
+  pruned.first->add_flag("--unusable", pruned.second->unusable, "those that are kept but never used");
+  pruned.first->add_flag("--failed", pruned.second->failed, "failed candidates, so that they are tried again");
+  add_json(pruned);
+  const auto compared = add("diff", "Shows what is in one document only, and what differs", run_diff);
+  add_files(compared, "two documents")->required()->expected(2);
+  add_json(compared);
+}
+
+}  // namespace packjit

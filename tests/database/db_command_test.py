@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""packjit db and packjit explain on the golden document: db_command_test.py ROOT PACKJIT"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(sys.argv[1])
+PACKJIT = sys.argv[2]
+GOLDEN = ROOT / "tests/database/golden/database_v1.json"
+
+
+class Command(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.path = pathlib.Path(self.folder.name)
+
+    def run_packjit(self, *words, status=0, database=None):
+        environment = dict(os.environ, PACKJIT_DATABASE_DIR=database or str(self.path / "user"))
+        done = subprocess.run([PACKJIT, *map(str, words)], capture_output=True, text=True, env=environment)
+        self.assertEqual(done.returncode, status, done.stderr)
+        return done.stderr if status else done.stdout
+
+    def json_of(self, *words, **options):
+        return json.loads(self.run_packjit(*words, "--json", **options))
+
+    def changed(self, name, change):
+        document = json.loads(GOLDEN.read_text())
+        change(document)
+        path = self.path / name
+        path.write_text(json.dumps(document))
+        return path
+
+
+class Db(Command):
+    def test_merge_list_show_prune(self):
+        self.assertEqual(self.json_of("db", "list")["databases"], [])
+        self.assertIn("no tuning database", self.run_packjit("db", "list"))
+        self.assertIn("merged 2 entries and 1 failed candidates into ", self.run_packjit("db", "merge", GOLDEN))
+        found = self.json_of("db", "list")["databases"]
+        self.assertEqual([(item["entries"], item["failed"], item["unusable"]) for item in found], [(2, 1, 0)])
+        document = self.json_of("db", "show")["databases"][0]["document"]
+        self.assertEqual(document, json.loads(GOLDEN.read_text()))
+        self.assertIn("failed: conv1d_pack_fwd block=64", self.run_packjit("db", "show"))
+        self.run_packjit("db", "merge", GOLDEN)  # again: nothing new
+        self.assertEqual(self.json_of("db", "show")["databases"][0]["document"], document)
+        self.assertEqual(self.json_of("db", "check")["databases"][0]["outdated"], 2)
+        self.assertEqual(len(self.json_of("db", "prune", "--failed")["removed"]), 1)
+        self.assertEqual(len(self.json_of("db", "prune")["removed"]), 2)
+        self.assertEqual(self.json_of("db", "list")["databases"][0]["entries"], 0)
+
+    def test_merge_into_a_file(self):
+        other = self.changed("other.json", lambda document: document["entries"][0]["time"].update(median_ms=0.2))
+        out = self.path / "all.json"
+        self.run_packjit("db", "merge", GOLDEN, other, "-o", out)
+        first = out.read_bytes()
+        self.run_packjit("db", "merge", other, GOLDEN, "-o", out)
+        self.assertEqual(out.read_bytes(), first)
+        self.assertEqual(json.loads(first)["entries"][0]["time"]["median_ms"], 0.2)
+        another = self.changed("gpu.json", lambda document: document["gpu"].update(multiprocessors=114))
+        message = self.run_packjit("db", "merge", GOLDEN, another, "-o", out, status=2)
+        self.assertIn("a database holds what was measured on one GPU model", message)
+        self.assertEqual(out.read_bytes(), first)
+
+    def test_diff(self):
+        other = self.changed("other.json", lambda document: (document["entries"][0]["time"].update(median_ms=0.2),
+                                                             document["entries"].pop(1)))
+        found = self.json_of("db", "diff", GOLDEN, other)
+        self.assertEqual({key: len(value) for key, value in found.items()},
+                         {"only_a": 1, "only_b": 0, "changed": 1, "failed_only_a": 0, "failed_only_b": 0})
+        self.assertEqual(found["changed"][0]["b"]["time"]["median_ms"], 0.2)
+        self.assertIn("1 changed", self.run_packjit("db", "diff", GOLDEN, other))
+
+    def test_check(self):
+        self.assertIn("0 records that are not used", self.run_packjit("db", "check", GOLDEN))
+        bad = self.changed("bad.json", lambda document: document["entries"][0]["config"].update(block=33))
+        self.assertIn("impossible config: block = 33 must be a multiple of 32 threads",
+                      self.run_packjit("db", "check", bad, status=4))
+        damaged = self.path / "damaged.json"
+        damaged.write_bytes(GOLDEN.read_bytes()[:-5])
+        self.assertIn("not JSON", self.run_packjit("db", "check", damaged, status=4))
+        newer = self.changed("newer.json", lambda document: document["version"].update(major=2))
+        self.assertIn("it has version 2.0, and this packjit reads versions up to 1.x; use a newer packjit for it",
+                      self.run_packjit("db", "check", newer, status=4))
+        self.assertIn("there is no such file", self.run_packjit("db", "check", self.path / "none.json", status=2))
+        self.run_packjit("db", "merge", GOLDEN)
+        journal = next((self.path / "user").glob("*.json")).with_suffix(".journal")
+        journal.write_text("damage\n")
+        self.assertIn("it does not begin with a checksum", self.run_packjit("db", "check", status=4))
+
+    def test_bad_input(self):
+        self.assertIn("there is no such file", self.run_packjit("db", "show", self.path / "none.json", status=2))
+        self.assertIn("it is not a regular file", self.run_packjit("db", "diff", self.path, GOLDEN, status=2))
+        self.assertIn("PACKJIT_DATABASE_DIR is off", self.run_packjit("db", "list", status=3, database="off"))
+
+    def test_doctor_shows_them(self):
+        self.run_packjit("db", "merge", GOLDEN)
+        found = self.json_of("doctor")["databases"]
+        self.assertTrue(found["usable"])
+        self.assertEqual([name[:12] for name in found["names"]], ["sm_90_132sm_"])
+        self.assertIn("1 tuning databases", self.run_packjit("doctor"))
+        self.assertEqual(self.json_of("doctor", database="off")["databases"]["problem"], "PACKJIT_DATABASE_DIR is off")
+
+    def test_prune_of_a_file(self):
+        bad = self.changed("bad.json", lambda document: document["entries"][0]["config"].update(block=33))
+        self.run_packjit("db", "prune", "--unusable", bad)
+        self.assertEqual(len(json.loads(bad.read_text())["entries"]), 1)
+
+
+class Explain(Command):
+    shape = ("conv1d_pack_fwd", "--tokens", "4000", "--dim", "1536")
+
+    def test_outcomes(self):
+        for words, outcome, rejected in ((self.shape, "exact", 0),
+                                         (("conv1d_pack_fwd", "--tokens", "6000", "--dim", "1536"), "nearest shape", 1),
+                                         (("conv1d_pack_fwd", "--tokens", "60000", "--dim", "1536"), "built-in", 3)):
+            found = self.json_of("explain", *words, "--database", GOLDEN)
+            self.assertEqual((found["outcome"], len(found["rejected"])), (outcome, rejected))
+        self.assertEqual(self.json_of("explain", *self.shape, "--database", GOLDEN)["config"]["tile_tokens"], "24")
+        found = self.json_of("explain", *self.shape, "--arch", "sm_90", "--database", GOLDEN)
+        self.assertEqual(found["outcome"], "same architecture")
+        self.assertEqual(self.json_of("explain", *self.shape, "--arch", "sm_80", "--database", GOLDEN)["outcome"],
+                         "built-in")
+
+    def test_the_users_database_is_asked(self):
+        self.run_packjit("db", "merge", GOLDEN)
+        self.assertEqual(self.json_of("explain", *self.shape, "--arch", "sm_90")["outcome"], "same architecture")
+        off = self.json_of("explain", *self.shape, "--arch", "sm_90", database="off")
+        self.assertEqual(off["outcome"], "built-in")
+
+    def test_a_rejected_entry_is_shown(self):
+        small = self.changed("small.json", lambda document: document["gpu"].update(shared_bytes_per_block=8192))
+        text = self.run_packjit("explain", "ssm_pack_bwd", "--tokens", "32768", "--sequences", "54", "--longest", "2048",
+                                "--database", small)
+        self.assertIn("not     exact: " + str(small) + ", Test GPU entry of 2026-03-15T08:30:00Z", text)
+        self.assertIn("bytes of shared memory a block, the GPU has 8192", text)
+        self.assertIn("taken   built-in: ", text)
+
+    def test_bad_input(self):
+        self.assertIn("--longest 50: the longest sequence has at most all tokens (40)",
+                      self.run_packjit("explain", "ssm_pack_fwd", "--tokens", "40", "--longest", "50", "--arch", "sm_90",
+                                       status=2))
+        self.run_packjit("explain", "ssm_pack_fwd", "--tokens", "0", status=2)
+        message = self.run_packjit("explain", "ssm_pack_fwd", "--gpu", "99", status=3)
+        self.assertIn("there is no GPU with number 99 here", message)
+        self.assertIn("--arch sm_90", message)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
