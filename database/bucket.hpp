@@ -20,6 +20,7 @@ struct Bucket {
   std::int64_t spread = 0;  ///< scan: tokens over the longest sequence, the nearest of 1, 4, 16 and 64; else 0
   std::int64_t mean_length = 0;  ///< scan: 16 where sequences have 64 tokens or fewer on average, otherwise 512; else 0
   friend bool operator==(const Bucket&, const Bucket&) = default;
+  // NOLINTNEXTLINE(modernize-use-nullptr): it takes the 0 that a defaulted comparison compares with for a pointer
   friend auto operator<=>(const Bucket&, const Bucket&) = default;
 };
 

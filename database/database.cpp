@@ -243,8 +243,8 @@ std::string write_database(const Database& database, DatabaseLayout layout) {
 
 bool better(const Entry& a, const Entry& b) {
   if (a.date != b.date) return a.date > b.date;
-  if (const auto nvrtc = compare_versions(a.nvrtc, b.nvrtc); nvrtc != 0) return nvrtc > 0;
-  if (const auto driver = compare_versions(a.driver, b.driver); driver != 0) return driver > 0;
+  if (const auto nvrtc = compare_versions(a.nvrtc, b.nvrtc); std::is_neq(nvrtc)) return std::is_gt(nvrtc);
+  if (const auto driver = compare_versions(a.driver, b.driver); std::is_neq(driver)) return std::is_gt(driver);
   if (a.time.median_ms != b.time.median_ms) return a.time.median_ms < b.time.median_ms;
   return dump_text(json_of(a)) < dump_text(json_of(b));
 }
