@@ -13,4 +13,12 @@ std::string today() {
                      static_cast<unsigned>(date.day()));
 }
 
+std::string this_second() {
+  using std::chrono::floor;
+  const auto now = floor<std::chrono::seconds>(std::chrono::system_clock::now());
+  const std::chrono::hh_mm_ss time(now - floor<std::chrono::days>(now));
+  return fmt::format("{}T{:02}:{:02}:{:02}Z", today(), time.hours().count(), time.minutes().count(),
+                     time.seconds().count());
+}
+
 }  // namespace packjit
