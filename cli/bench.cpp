@@ -16,6 +16,7 @@
 #include "cli/lengths_file.hpp"
 #include "cli/spec_options.hpp"
 #include "cli/terminal.hpp"
+#include "database/builtin_config.hpp"
 #include "runtime/nvrtc.hpp"
 #include "tuning/batch_shape.hpp"
 
@@ -57,10 +58,10 @@ void check_options(const Options& options) {
                                             options.choices.dim, options.repeats));
   }
   for (const Operator op : kOperators) {
-    (void)config_with(spec_for(op, options.choices), "sm_90", {}, {});  // says which size or dtype is out of range
+    (void)builtin_config(spec_for(op, options.choices), "sm_90");  // says which size or dtype is out of range
   }
   for (const Operator op : chosen_operators(options.only)) {
-    (void)config_with(spec_for(op, options.choices), "sm_90", {}, options.set);
+    (void)with_settings(builtin_config(spec_for(op, options.choices), "sm_90"), options.set);
   }
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "cli/bench_report.hpp"
+#include "cli/date.hpp"
 #include "cli/host_step.hpp"
 #include "cli/spec_options.hpp"
 #include "cli/terminal.hpp"

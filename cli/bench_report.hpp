@@ -12,9 +12,6 @@
 
 namespace packjit {
 
-/// The date of a report, UTC: "2026-12-01".
-[[nodiscard]] std::string today();
-
 /// What all rows of a report share.
 struct BenchHeader {
   std::string date, command, nvrtc;

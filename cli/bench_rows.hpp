@@ -15,7 +15,7 @@ struct Bench {
   Instruments& instruments;
   const BatchShape& shape;
   OperatorChoices choices;
-  std::vector<std::string> settings;  ///< of config_with()
+  std::vector<std::string> settings;  ///< of with_settings()
   std::uint64_t seed = 1;
   double bytes_per_second = 0;  ///< of a copy
 };

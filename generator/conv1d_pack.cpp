@@ -141,9 +141,9 @@ std::vector<FieldChoices> conv_choices(const Spec& spec) {
   // Neighbouring threads take neighbouring tokens where those lie side by side: so many tiles as a warp has threads.
   const bool tokens_first = spec.values["layout"] == static_cast<int>(Layout::channel_major);
   std::vector<FieldChoices> choices = {{"block", {64, 128, 256}},
-                                       {"block_tiles", {1, 2, 4, 8}},
+                                       {"block_tiles", {1, 2, 4}},
                                        {"tile_tokens", {16, 32, 64, 128, 256}},
-                                       {"load_tokens", {2, 4, 8}},
+                                       {"load_tokens", {4, 8}},
                                        {"prefetch", {0, 1}},
                                        {"vector", {1, 2, 4, 8}},
                                        {"min_blocks", {0, 4, 8, 16}},
@@ -152,7 +152,7 @@ std::vector<FieldChoices> conv_choices(const Spec& spec) {
   std::erase_if(choices[5].values, [&](int vector) { return vector > longest_vector(spec); });
   if (!is_backward(spec.op)) return choices;
   choices[2].values.push_back(512);
-  choices[3].values = {4, 8};
+  choices[4].values = {1};
   choices[6].values = {0};
   choices.push_back({"stages", {0, 2, 4}});
   choices.push_back({"early_sum", {1}});  // ends sooner wherever launches can begin early
@@ -162,16 +162,14 @@ std::vector<FieldChoices> conv_choices(const Spec& spec) {
 bool conv_worth_trying(const Spec& spec, const Config& config) {
   // Wide filters leave registers for few channels a thread; otherwise short accesses only cost.
   const int vector = config.values["vector"], widest = longest_vector(spec);
-  if (vector < std::min(2, widest) && spec.values["conv_width"] <= 8) return false;
+  const int narrow = spec.values["conv_width"] <= 4 ? 4 : spec.values["conv_width"] <= 8 ? 2 : 1;
+  if (vector < std::min(narrow, widest)) return false;
   // A tile begins with conv_width - 1 tokens of the one before it.
   if (config.values["tile_tokens"] < config.values["load_tokens"] ||
       config.values["tile_tokens"] < spec.values["conv_width"]) {
     return false;
   }
-  if (is_backward(spec.op)) {
-    // Loads by way of shared memory are always ahead, whatever prefetch says.
-    return config.values["stages"] == 0 || config.values["prefetch"] != 0;
-  }
+  if (is_backward(spec.op)) return true;
   // The forward's blocks share nothing between tiles where channels lie side by side: one tile, or enough of them for
   // the few vectors of a small dim.
   constexpr int kManyTiles = 4;

@@ -246,17 +246,20 @@ std::vector<FieldChoices> ssm_choices(const Spec& spec) {
   const int d_state = spec.values["d_state"];
   const bool backward = is_backward(spec.op);
   std::vector<int> lanes;
-  for (int n = 1; n <= std::min(d_state, kWarp); n *= 2) lanes.push_back(n);
+  // More lanes than these do not pay for handing states about: a lane has fewer than two states, or eight of many.
+  constexpr int kMostLanesOfFew = 8;
+  const int most_lanes = std::min({d_state, kWarp, std::max(kMostLanesOfFew, d_state / kMostLanesOfFew)});
+  for (int n = 1; n <= most_lanes; n *= 2) lanes.push_back(n);
   const int widest = longest_vector(spec);
   // Blocks of the wider Specs would not fit into shared memory with longer tiles.
   const int longest_tile = d_state > 128 ? 8 : 16;
   std::vector<FieldChoices> choices = {
-      {"block", {64, 128, 256}},          {"lanes", lanes},     {"tile_tokens", {longest_tile / 2, longest_tile}},
+      {"block", {64, 128, 256}},          {"lanes", lanes},     {"tile_tokens", {longest_tile, longest_tile / 2}},
       {"vector", {1, 2, 4, 8}},           {"segments", {0, 1}}, {"copies", {0, 1}},
       {"min_blocks", {1, 2, 3, 4, 6, 8}}, {"convert", {1}}};
   std::erase_if(choices[3].values, [&](int vector) { return vector > widest; });
   if (!backward) {
-    choices[2].values.push_back(2 * longest_tile);
+    choices[2].values = {longest_tile, 2 * longest_tile};
     return choices;
   }
   const int interval = checkpoint_interval(d_state);
@@ -270,10 +273,13 @@ std::vector<FieldChoices> ssm_choices(const Spec& spec) {
 bool ssm_worth_trying(const Spec& spec, const Config& config) {
   const Shape shape = shape_of(spec, config);
   const bool backward = is_backward(spec.op);
-  // Accesses as long as can be, or half as long so that more threads share in them; a block of few channels has less.
+  // Accesses as long as can be, the forward's also half as long so that more threads share in them; a block of few
+  // channels has less. Copies that nothing hides are tried with the longest only.
   const auto channels = static_cast<int>(shape.channels);
   const int vector = config.values["vector"], widest = std::min(longest_vector(spec), channels);
-  if (vector > widest || 2 * vector < widest) return false;
+  // Architectures without copies ahead have no choice there; nor have they native conversions.
+  const bool async = config.values["copies"] != 0 || config.values["convert"] == 0;
+  if (vector > widest || (backward || !async ? 1 : 2) * vector < widest) return false;
   // A multiprocessor has 65,536 registers: 256 threads can use no more of them, 1,024 have 64 each, and the backward
   // spills with fewer than 128.
   const int threads = config.values["block"] * config.values["min_blocks"];
@@ -285,12 +291,15 @@ bool ssm_worth_trying(const Spec& spec, const Config& config) {
   const auto states = static_cast<int>(shape.states);
   if (step > tile || (states * step > kManyHeld && step > 1)) return false;
   if (states * step < kFewHeld && step < tile) return false;
-  // What sums more precisely than bf16 asks for, and is slower than tf32 addends, is tried where it disturbs least.
-  const bool split = config.values.text("channel_sums") == "split";
+  // What is slower than tf32 addends on every GPU measured so far is tried where it disturbs least: shuffles with
+  // copies ahead, and for bf16 the more precise sums, which it does not need, in blocks of middle size.
+  const std::string sums = config.values.text("channel_sums");
   const bool is_bf16 = spec.values["dtype"] == static_cast<int>(Dtype::bf16);
-  if (is_bf16 && split && (vector != widest || config.values["copies"] == 0)) return false;
+  if (is_bf16 && sums == "registers" && !async) return false;
+  if (is_bf16 && sums == "split" && (!async || config.values["block"] != 128)) return false;
   // Wider intervals are there to save memory traffic, so not for tiles that are half as long.
-  return config.values["checkpoint_tokens"] == checkpoint_interval(spec.values["d_state"]) || tile > 8;
+  if (config.values["checkpoint_tokens"] == checkpoint_interval(spec.values["d_state"])) return true;
+  return tile > 8 && async && (!is_bf16 || sums == "tensor");
 }
 
 std::int64_t ssm_checkpoints(const Sizes& sizes) {

@@ -52,7 +52,7 @@ TensorViews BatchTensors::views(const Spec& spec, int set) const {
 }
 
 void BatchTensors::fill(Device& device, const TensorRule& rule, std::int64_t d_state, std::uint64_t seed) {
-  constexpr std::int64_t kChunk = 1 << 20;  // elements; random numbers are slow, so large tensors repeat them
+  constexpr std::int64_t kChunk = 1 << 16;  // elements; random numbers are slow, so large tensors repeat them
   const TensorView& first = sets_.front().find(rule.name)->second;
   const std::int64_t count = count_of(first.size);
   std::mt19937_64 random(seed + std::hash<std::string_view>{}(rule.name));

@@ -80,11 +80,14 @@ struct GpuBench::State {
     clock_mhz = clocks_seen(instruments, kNotedClocks).highest_mhz;
   }
 
-  const CandidateCheck& check_for(const Spec& spec) {
-    const std::string key = fmt::format("{} {}", name_of(spec.op), spec.values.text());
-    const auto found = checks.find(key);
-    if (found != checks.end()) return found->second;
-    return checks.emplace(key, CandidateCheck(*device, spec)).first->second;
+  /// On small inputs, once for each Spec and Config.
+  NumericalCheck checked(const Spec& spec, const Config& candidate) {
+    const std::string of_spec = fmt::format("{} {}", name_of(spec.op), spec.values.text());
+    const std::string key = fmt::format("{} {}", of_spec, candidate.values.text());
+    if (const auto found = passed.find(key); found != passed.end()) return found->second;
+    auto check = checks.find(of_spec);
+    if (check == checks.end()) check = checks.emplace(of_spec, CandidateCheck(*device, spec)).first;
+    return passed.emplace(key, check->second(candidate)).first->second;
   }
 
   Prepared& prepare(const TuningTarget& target) {
@@ -178,6 +181,7 @@ struct GpuBench::State {
   GpuProperties properties;
   std::string nvrtc, driver;
   std::map<std::string, CandidateCheck> checks;  // by Spec
+  std::map<std::string, NumericalCheck> passed;  // by Spec and Config
   std::optional<Prepared> prepared;
   Buffer workspace;
 };
@@ -224,7 +228,7 @@ Trial GpuBench::check(const Spec& spec, const Config& candidate, const TuningTar
   Trial trial;
   if (on_use) on_use(0);
   try {
-    trial.check = state_->check_for(spec)(candidate);
+    trial.check = state_->checked(spec, candidate);
     if (target != nullptr) {
       trial.check.error = std::max(trial.check.error, state_->compare_at_full_size(*target, candidate));
       trial.check.method += "; at full size against the built-in Config";

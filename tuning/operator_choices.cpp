@@ -27,9 +27,7 @@ std::vector<Variant> variants_of(const Spec& spec) {
   return variants;
 }
 
-Config config_with(const Spec& spec, const std::string& arch, const Workload& work,
-                   std::span<const std::string> settings) {
-  Config config = builtin_config(spec, arch, work);
+Config with_settings(Config config, std::span<const std::string> settings) {
   for (const std::string& setting : settings) {
     const std::size_t equals = setting.find('=');
     if (equals == std::string::npos || equals == 0) {
@@ -38,7 +36,7 @@ Config config_with(const Spec& spec, const std::string& arch, const Workload& wo
     }
     std::string key = setting.substr(0, equals);
     if (const std::size_t dot = key.find('.'); dot != std::string::npos) {
-      if (operator_named(key.substr(0, dot)) != spec.op) continue;
+      if (operator_named(key.substr(0, dot)) != config.op) continue;
       key.erase(0, dot + 1);
     }
     config.values.set_text(key, setting.substr(equals + 1));

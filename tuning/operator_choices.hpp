@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "database/builtin_config.hpp"
 #include "generator/operators.hpp"
 
 namespace packjit {
@@ -26,11 +25,9 @@ struct Variant {
 /// The Spec as it is, and where it has the field `checkpoints` one Spec for each of its values, the default first.
 [[nodiscard]] std::vector<Variant> variants_of(const Spec& spec);
 
-/// The built-in Config with what `settings` change: "key=value" for every operator, "OPERATOR.key=value" for one.
-/// Throws std::invalid_argument for a setting of another form, a field the operator does not have or a value out of
-/// range.
-[[nodiscard]] Config config_with(const Spec& spec, const std::string& arch, const Workload& work,
-                                 std::span<const std::string> settings);
+/// A Config with what `settings` change: "key=value" for every operator, "OPERATOR.key=value" for one. Throws
+/// std::invalid_argument for a setting of another form, a field the operator does not have or a value out of range.
+[[nodiscard]] Config with_settings(Config config, std::span<const std::string> settings);
 
 /// Bytes of all tensors of one call, inputs and outputs.
 [[nodiscard]] std::int64_t tensor_bytes(const Spec& spec, const Sizes& sizes);

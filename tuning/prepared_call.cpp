@@ -3,6 +3,7 @@
 #include <map>
 
 #include "generator/ssm_pack.hpp"
+#include "runtime/config_choice.hpp"
 
 namespace packjit {
 namespace {
@@ -30,7 +31,7 @@ Sizes batch_sizes(const OperatorChoices& choices, const BatchShape& shape) {
 
 Config config_for(const CallSetting& setting, const Spec& spec, const BatchShape& shape) {
   const Workload work{shape.tokens(), shape.sequences(), setting.choices.dim, shape.longest()};
-  return config_with(spec, setting.device.info().arch, work, setting.settings);
+  return with_settings(choose_config(spec, setting.device.info(), work).config, setting.settings);
 }
 
 PreparedCall whole_call(const CallSetting& setting, const Spec& spec, const BatchShape& shape,

@@ -16,7 +16,7 @@ namespace packjit {
 struct CallSetting {
   Device& device;
   OperatorChoices choices;
-  std::vector<std::string> settings;  ///< of config_with()
+  std::vector<std::string> settings;  ///< of with_settings()
 };
 
 /// An operator call with everything made beforehand that needs the host.

@@ -109,11 +109,15 @@ class Search {
       if (!seen_.insert(tried.config.values.text()).second || refusal(target_.spec, tried.config, limits_)) continue;
       ranked_.push_back({.tried = tried, .ratios = {tried.ratio}});
     }
+    // In an order that does not depend on the shape, so that targets of one Spec try what was compiled before; a part
+    // of it comes from everywhere.
+    std::vector<Config> shuffled(space_.begin(), space_.end());
+    SplitMix64 order(options_.seed);
+    shuffle(shuffled, order);
     std::vector<Config> useful;
-    std::ranges::copy_if(space_, std::back_inserter(useful),
+    std::ranges::copy_if(shuffled, std::back_inserter(useful),
                          [&](const Config& c) { return fits_shape(c, target_.work); });
     const bool all = options_.exhaustive || std::ssize(useful) <= options_.exhaustive_limit;
-    shuffle(useful, random_);  // so that what is tried in the time there is comes from everywhere
     std::vector<Config> rest;
     if (!all) {
       const int sample = known_.neighbours.empty() ? options_.sample : options_.sample / 3;

@@ -24,7 +24,7 @@ struct TuneOptions {
   int finalists = 5;           ///< confirmed beside the incumbent and the built-in Config
   int confirm_rounds = 21;
   int most_confirm_rounds = 63;  ///< where fewer do not decide
-  std::string date;              ///< of the Entry, YYYY-MM-DD
+  std::string date;              ///< of the Entry, YYYY-MM-DDThh:mm:ssZ
 };
 
 /// A candidate that was measured.

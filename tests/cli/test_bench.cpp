@@ -14,6 +14,7 @@
 #include "cli/bench_report.hpp"
 #include "cli/bench_rows.hpp"
 #include "cli/spec_options.hpp"
+#include "database/builtin_config.hpp"
 #include "runtime/errors.hpp"
 #include "tuning/batch_shape.hpp"
 #include "tuning/limits.hpp"
@@ -204,11 +205,12 @@ TEST(BenchVariants, StoredCheckpointsAreAVariantAndSaveAPass) {
 TEST(BenchVariants, SettingsGoToTheOperatorsTheyName) {
   const Spec forward(Operator::ssm_pack_fwd), backward(Operator::ssm_pack_bwd);
   const std::vector<std::string> settings = {"block=64", "ssm_pack_bwd.step_tokens=2"};
-  EXPECT_EQ(config_with(forward, "sm_90", {}, settings).values["block"], 64);
-  EXPECT_EQ(config_with(backward, "sm_90", {}, settings).values["block"], 64);
-  EXPECT_EQ(config_with(backward, "sm_90", {}, settings).values["step_tokens"], 2);
+  EXPECT_EQ(with_settings(builtin_config(forward, "sm_90"), settings).values["block"], 64);
+  EXPECT_EQ(with_settings(builtin_config(backward, "sm_90"), settings).values["block"], 64);
+  EXPECT_EQ(with_settings(builtin_config(backward, "sm_90"), settings).values["step_tokens"], 2);
   for (const char* wrong : {"block", "=3", "ssm.block=64", "step_tokens=2", "block=0"}) {
-    EXPECT_THROW((void)config_with(forward, "sm_90", {}, std::vector<std::string>{wrong}), std::invalid_argument);
+    EXPECT_THROW((void)with_settings(builtin_config(forward, "sm_90"), std::vector<std::string>{wrong}),
+                 std::invalid_argument);
   }
 }
 

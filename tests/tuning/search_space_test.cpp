@@ -27,7 +27,7 @@ TEST(SearchSpace, HasEveryStrategyOfTheScansOnAnH200) {
     const std::vector<Config> space = search_space(Spec(op), kH200);
     EXPECT_GE(space.size(), 100U);
     EXPECT_LE(space.size(), 4000U);
-    EXPECT_EQ(values_of(space, "lanes"), (std::set<int>{1, 2, 4, 8, 16}));
+    EXPECT_EQ(values_of(space, "lanes"), (std::set<int>{1, 2, 4, 8}));
     EXPECT_EQ(values_of(space, "block"), (std::set<int>{64, 128, 256}));
     EXPECT_EQ(values_of(space, "segments"), (std::set<int>{0, 1}));
     EXPECT_EQ(values_of(space, "copies"), (std::set<int>{0, 1}));
@@ -39,7 +39,7 @@ TEST(SearchSpace, HasEveryStrategyOfTheScansOnAnH200) {
   EXPECT_EQ(values_of(backward, "tile_tokens"), (std::set<int>{8, 16}));
   EXPECT_EQ(values_of(backward, "checkpoint_tokens"), (std::set<int>{8, 16}));
   EXPECT_EQ(values_of(backward, "step_tokens"), (std::set<int>{1, 2, 4, 8, 16}));
-  EXPECT_EQ(values_of(search_space(Spec(Operator::ssm_pack_fwd), kH200), "tile_tokens"), (std::set<int>{8, 16, 32}));
+  EXPECT_EQ(values_of(search_space(Spec(Operator::ssm_pack_fwd), kH200), "tile_tokens"), (std::set<int>{16, 32}));
 }
 
 TEST(SearchSpace, HasTheBuiltInConfigsOfTheScansOnAnH200) {
@@ -67,7 +67,7 @@ TEST(SearchSpace, K40_NoTwoConfigsPrintTheSameCode) {
       const auto [at, fresh] = seen.emplace(source_digest(spec, config), config.values.text());
       EXPECT_TRUE(fresh) << at->second << "\n" << config.values.text();
     }
-    EXPECT_GT(seen.size(), 1000U);
+    EXPECT_GT(seen.size(), 450U);
   }
 }
 
@@ -121,7 +121,7 @@ TEST(SearchSpace, EverySpecHasConfigsToTry) {
         Spec spec(op);
         spec.values.set_text("dtype", dtype);
         spec.values.set(is_scan(op) ? "d_state" : "conv_width", size);
-        EXPECT_GE(search_space(spec, kH200).size(), 100U) << spec.values.text();
+        EXPECT_GE(search_space(spec, kH200).size(), 48U) << spec.values.text();
       }
     }
   }
