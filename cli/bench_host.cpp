@@ -88,7 +88,12 @@ std::unique_ptr<CompileCache> cold_cache(const std::shared_ptr<const Nvrtc>& nvr
   auto disk = DiskCache::open(posix_file_system(), {folder, kDefaultCacheBytes, ""}, system_clock(), &write_log,
                               DiskCache::Missing::make, problem);
   if (disk == nullptr) throw EnvironmentError(problem);
-  return std::make_unique<CompileCache>(nvrtc_compiler(nvrtc), std::move(disk), LogCallback());
+  Compiler compiler = nvrtc_compiler(nvrtc);
+  compiler.compile = [nvrtc](const std::string& source, const std::string& arch) {
+    constexpr int kFirstWithCache = 13;
+    return compile(*nvrtc, source, arch, {.verbose = true, .anew = nvrtc->version().major >= kFirstWithCache});
+  };
+  return std::make_unique<CompileCache>(std::move(compiler), std::move(disk), LogCallback());
 }
 
 void compile_one(CompileCache& cache, Operator op, const std::string& arch) {

@@ -62,6 +62,7 @@ struct CompileResult {
 
 struct CompileSettings {
   bool verbose = false;  ///< adds the assembler's report of registers and spills to the log
+  bool anew = false;     ///< does not ask the cache that NVRTC 13 and later keep with the driver's
 };
 
 /// The options that compile() gives to NVRTC.

@@ -93,6 +93,7 @@ std::vector<FailingLine> failing_lines(const std::string& log, const std::string
 std::vector<std::string> compile_options(const std::string& arch, const CompileSettings& settings) {
   std::vector<std::string> options = {"--gpu-architecture=" + arch, "--std=c++17"};
   if (settings.verbose) options.emplace_back("--ptxas-options=--verbose");
+  if (settings.anew) options.emplace_back("--no-cache");
   return options;
 }
 
