@@ -23,12 +23,9 @@ constexpr std::int64_t kMaximumRows = std::int64_t{1} << 24;
 /// belongs to call (n - 1) / rows_per_call.
 class Levelled {
  public:
-  Levelled(std::span<const Document> documents, std::vector<std::int64_t> chosen, const PackOptions& options,
+  Levelled(std::span<const Document> documents, const std::vector<std::int64_t>& chosen, const PackOptions& options,
            std::int64_t rows_per_call, std::int64_t calls)
-      : options_(options),
-        rows_per_call_(rows_per_call),
-        longest_first_(documents, std::move(chosen), options),
-        room_(1) {
+      : options_(options), rows_per_call_(rows_per_call), longest_first_(documents, chosen, options), room_(1) {
     for (std::int64_t i = 0; i < calls; ++i) open_call();
   }
 
@@ -152,7 +149,7 @@ PackPlan plan_balanced(std::span<const Document> documents, const PackOptions& o
     }
     const bool is_last = next == count;
     const std::int64_t needed = (tokens + tokens_of_call - 1) / tokens_of_call;
-    Levelled levelled(documents, std::move(chosen), plan.options, rows_per_call,
+    Levelled levelled(documents, chosen, plan.options, rows_per_call,
                       is_last ? needed : std::min(needed, kCallsTogether));
     chosen = levelled.fill(is_last);
     append_shuffled(plan.calls, levelled.calls(), random);

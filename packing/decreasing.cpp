@@ -16,8 +16,9 @@ namespace {
 
 class Decreasing {
  public:
-  Decreasing(std::span<const Document> documents, std::vector<std::int64_t> chosen, const PackOptions& options, Fit fit)
-      : options_(options), fit_(fit), longest_first_(documents, std::move(chosen), options), room_(1) {}
+  Decreasing(std::span<const Document> documents, const std::vector<std::int64_t>& chosen, const PackOptions& options,
+             Fit fit)
+      : options_(options), fit_(fit), longest_first_(documents, chosen, options), room_(1) {}
 
   std::vector<Row> run() {
     while (!longest_first_.empty() || !rests_.empty()) {
@@ -101,9 +102,9 @@ PackPlan plan_decreasing(std::string_view name, std::span<const Document> docume
 
 }  // namespace
 
-std::vector<Row> decreasing_rows(std::span<const Document> documents, std::vector<std::int64_t> chosen,
+std::vector<Row> decreasing_rows(std::span<const Document> documents, const std::vector<std::int64_t>& chosen,
                                  const PackOptions& options, Fit fit) {
-  return Decreasing(documents, std::move(chosen), options, fit).run();
+  return Decreasing(documents, chosen, options, fit).run();
 }
 
 PackPlan plan_first_fit_decreasing(std::span<const Document> documents, const PackOptions& options) {

@@ -51,9 +51,9 @@ PackPlan plan_length_groups(std::span<const Document> documents, const PackOptio
   }
   SplitMix64 random(options.seed);
   std::vector<std::vector<Call>> groups;
-  for (auto& [group, chosen] : members) {
+  for (const auto& [group, chosen] : members) {
     CallScheduler scheduler(options.rows_per_call);
-    std::vector<Row> rows = decreasing_rows(documents, std::move(chosen), plan.options, Fit::best);
+    std::vector<Row> rows = decreasing_rows(documents, chosen, plan.options, Fit::best);
     for (Row& row : leaving_order(std::move(rows), random)) scheduler.add(std::move(row));
     groups.push_back(scheduler.flush());
   }
