@@ -2,12 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "cli/bench_map.hpp"
+#include "cli/bench_pack.hpp"
 #include "cli/bench_peers.hpp"
 #include "cli/bench_report.hpp"
 #include "cli/bench_rows.hpp"
@@ -41,13 +41,6 @@ struct ListedRow {
   const char* list;
   BenchRow row;
 };
-
-std::string today() {
-  const auto now = std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now());
-  const std::chrono::year_month_day date(now);
-  return fmt::format("{:04}-{:02}-{:02}", static_cast<int>(date.year()), static_cast<unsigned>(date.month()),
-                     static_cast<unsigned>(date.day()));
-}
 
 std::vector<Operator> chosen_operators(const std::vector<std::string>& only) {
   if (only.empty()) return {std::begin(kOperators), std::end(kOperators)};
@@ -140,9 +133,10 @@ void bench_ops(Options options, const std::string& command) {
 }  // namespace
 
 void register_bench(CLI::App& app) {
-  CLI::App* bench = app.add_subcommand("bench", "measure on a GPU");
+  CLI::App* bench = app.add_subcommand("bench", "measure operators, maps and packing");
   bench->require_subcommand(1);
   add_bench_map(*bench);
+  add_bench_pack(*bench);
   CLI::App* ops = bench->add_subcommand("ops", "the operators' times on lengths of your choice, beside their limits");
   const auto options = std::make_shared<Options>();
   ShapeOptions& shape = options->shape;
