@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "cli/lengths_file.hpp"
 #include "tests/packing/plan_text.hpp"
@@ -109,6 +112,33 @@ TEST(Cost, GoesThroughTheMeasuredPoints) {
   EXPECT_NEAR(operator_seconds(shape, 4096, false), 0.8615e-3, 1e-9);
   shape.layers = 10;
   EXPECT_NEAR(operator_seconds(shape, 32768, true), 44.680e-3, 1e-9);  // 10 * (0.1394 + 0.2210 + 4.1076)
+}
+
+// The table is typed in; this holds it to the files that it names.
+TEST(Cost, TableIsThatOfTheMeasurements) {
+  for (const auto& [tokens, checkpoints] :
+       {std::pair(4096, "recomputed"), {4096, "stored"}, {32768, "recomputed"}, {32768, "stored"}}) {
+    const std::string name = PACKJIT_BENCH_DATA "/../results/h200_ops_" + std::to_string(tokens) + ".json";
+    std::ifstream file(name);
+    ASSERT_TRUE(file) << name;
+    const auto report = nlohmann::json::parse(file);
+    EXPECT_EQ(report["dim"], 4096);
+    const CostTable& table = cost_table(std::string(checkpoints) == "stored");
+    EXPECT_EQ(report["gpu"], table.gpu);
+    EXPECT_EQ(report["date"], table.date);
+    std::size_t found = 0;
+    for (const char* list : {"operators", "together"}) {
+      for (const auto& row : report[list]) {
+        if (row.contains("checkpoints") && row["checkpoints"] != checkpoints) continue;
+        for (const MeasuredOperator& measured : table.operators) {
+          if (row["operator"] != measured.name) continue;
+          ++found;
+          EXPECT_NEAR(row["median_ms"].get<double>(), tokens == 4096 ? measured.ms_4096 : measured.ms_32768, 1e-4);
+        }
+      }
+    }
+    EXPECT_EQ(found, table.operators.size()) << name;
+  }
 }
 
 // 8 documents of 1,024 tokens in rows of 1,024: full rows. The 16,311 tokens of above are 15 rows, 15,360 tokens,
