@@ -75,6 +75,7 @@ Measured measure_method(const PackMethod& method, const std::vector<Document>& d
 
 std::vector<const PackMethod*> chosen_methods(const std::vector<std::string>& names) {
   std::vector<const PackMethod*> methods;
+  methods.reserve(names.size());
   for (const std::string& name : names) methods.push_back(&pack_method_named(name));
   if (names.empty()) {
     for (const PackMethod& method : pack_methods()) methods.push_back(&method);

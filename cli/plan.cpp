@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -42,7 +43,7 @@ std::string grouped(std::int64_t value) {
   return digits;
 }
 
-std::string grouped(double value) { return grouped(static_cast<std::int64_t>(value + 0.5)); }
+std::string grouped(double value) { return grouped(static_cast<std::int64_t>(std::llround(value))); }
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
 std::string gigabytes(std::int64_t bytes) { return fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9); }
 

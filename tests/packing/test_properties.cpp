@@ -172,12 +172,18 @@ void expect_everything(const std::vector<Document>& given, const PackOptions& ch
   ASSERT_EQ(calls, plan_local_greedy(given, chosen).calls);
 }
 
+#if defined(PACKJIT_SANITIZE)
+constexpr int kCasesOfATest = 250;  // about ten times as slow
+#else
+constexpr int kCasesOfATest = 2500;
+#endif
+
 /// Four tests rather than one, so that they run side by side.
 class DrawnCases : public testing::TestWithParam<std::uint32_t> {};
 
 TEST_P(DrawnCases, TokensLimitsDeterminismRanksAndResuming) {
   Cases cases(GetParam());
-  for (int number = 0; number < 2500; ++number) {
+  for (int number = 0; number < kCasesOfATest; ++number) {
     SCOPED_TRACE("case " + std::to_string(number));
     const PackOptions chosen = cases.options();
     const std::vector<Document> given = cases.documents();
