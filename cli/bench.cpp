@@ -8,6 +8,7 @@
 
 #include "cli/bench_host.hpp"
 #include "cli/bench_map.hpp"
+#include "cli/bench_pack.hpp"
 #include "cli/bench_peers.hpp"
 #include "cli/bench_report.hpp"
 #include "cli/bench_rows.hpp"
@@ -135,10 +136,11 @@ void bench_ops(Options options, const std::string& command) {
 }  // namespace
 
 void register_bench(CLI::App& app) {
-  CLI::App* bench = app.add_subcommand("bench", "measure on a GPU");
+  CLI::App* bench = app.add_subcommand("bench", "measure operators, maps and packing");
   bench->require_subcommand(1);
   add_bench_map(*bench);
   add_bench_host(*bench);
+  add_bench_pack(*bench);
   CLI::App* ops = bench->add_subcommand("ops", "the operators' times on lengths of your choice, beside their limits");
   const auto options = std::make_shared<Options>();
   ShapeOptions& shape = options->shape;

@@ -9,6 +9,7 @@ namespace packjit {
 // stdout (print_result), everything else to stderr.
 void register_doctor(CLI::App& app);
 void register_pack(CLI::App& app);
+void register_plan(CLI::App& app);
 void register_generate(CLI::App& app);
 void register_compile(CLI::App& app);
 void register_inspect(CLI::App& app);

@@ -28,6 +28,7 @@ enum ExitStatus : int { success = 0, internal_error = 1, bad_input = 2, missing_
 void register_commands(CLI::App& app) {
   register_doctor(app);
   register_pack(app);
+  register_plan(app);
   register_generate(app);
   register_compile(app);
   register_inspect(app);

@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -15,7 +17,9 @@
 #include "cli/plan_file.hpp"
 #include "cli/terminal.hpp"
 #include "packing/packing.hpp"
+#include "packing/ranks.hpp"
 #include "packing/statistics.hpp"
+#include "packing/training_stream.hpp"
 
 namespace packjit {
 namespace {
@@ -27,6 +31,9 @@ struct PackArguments {
   std::string method = "local-greedy";
   PackOptions options;
   std::int64_t seed = 0;  ///< signed, so that a negative one is seen
+  std::optional<std::int64_t> epoch;
+  std::int64_t ranks = 1;
+  std::optional<std::int64_t> rank;
   std::string out;
   bool compare = false;
   bool json = false;
@@ -60,6 +67,7 @@ Json json_of(const PackPlan& plan, const PackStatistics& statistics) {
 Json json_of_input(const PackPlan& plan, const PackStatistics& statistics) {
   const PackOptions& options = plan.options;
   return {{"pack_length", options.pack_length},     {"cut", options.cut},
+          {"cut_slack", options.cut_slack},         {"min_piece", options.min_piece},
           {"rows_per_call", options.rows_per_call}, {"window", options.window},
           {"open_packs", options.open_packs},       {"seed", options.seed},
           {"documents", statistics.documents},      {"tokens", statistics.tokens},
@@ -103,42 +111,106 @@ std::string text_of(const PackPlan& plan, const PackStatistics& statistics) {
   return text;
 }
 
+Json json_of(const RankBalance& balance, std::int64_t tokens) {
+  return {{"ranks", balance.ranks},
+          {"steps", balance.steps},
+          {"fill_rate", static_cast<double>(tokens) / static_cast<double>(balance.slots)},
+          {"tokens", {{"fewest", balance.fewest_tokens}, {"most", balance.most_tokens}}},
+          {"calls_without_rows", balance.calls_without_rows},
+          {"mean_token_spread", balance.mean_token_spread},
+          {"mean_longest_spread", balance.mean_longest_spread}};
+}
+
+std::string text_of(const RankBalance& balance, std::int64_t tokens) {
+  std::string text = fmt::format("Divided over {} ranks:\n", grouped(balance.ranks));
+  text += line("steps", grouped(balance.steps),
+               fmt::format("with the same number of rows on every rank; {} of all tokens in them are real",
+                           percent(static_cast<double>(tokens) / static_cast<double>(balance.slots))));
+  text += line("tokens of a rank", grouped(balance.fewest_tokens),
+               fmt::format("to {} real ones in the epoch", grouped(balance.most_tokens)));
+  text += line("of a step", percent(balance.mean_token_spread),
+               "between the fullest and the emptiest rank on average, of a rank's tokens");
+  text += line("longest sequence", percent(balance.mean_longest_spread),
+               "between the ranks of a step on average, of the longest");
+  if (balance.calls_without_rows > 0) {
+    text += line("without rows", grouped(balance.calls_without_rows), "calls at the end: the rank has padding only");
+  }
+  return text;
+}
+
 struct Comparison {
-  std::string table = fmt::format("\n  {:<14} {:>10} {:>10} {:>10} {:>14} {:>12}\n", "method", "fill rate", "rows",
-                                  "calls", "padding", "order drift");
+  std::string table = fmt::format("\n  {:<14} {:>9} {:>8} {:>8} {:>12} {:>11} {:>11} {:>8}\n", "method", "fill rate",
+                                  "rows", "calls", "padding", "mean drift", "worst", "seconds");
   Json json = Json::array();
 };
 
 Comparison compare_methods(const std::vector<Document>& documents, const PackOptions& options) {
   Comparison comparison;
   for (const PackMethod& method : pack_methods()) {
+    const auto begin = std::chrono::steady_clock::now();
     const PackPlan plan = method.plan(documents, options);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     const PackStatistics statistics = statistics_of(plan, documents);
-    comparison.table += fmt::format("  {:<14} {:>10} {:>10} {:>10} {:>14} {:>12.1f}\n", plan.method,
+    comparison.table += fmt::format("  {:<14} {:>9} {:>8} {:>8} {:>12} {:>11.1f} {:>11} {:>8.3f}\n", plan.method,
                                     percent(statistics.fill_rate), grouped(statistics.rows), grouped(statistics.calls),
-                                    grouped(statistics.padding()), statistics.mean_order_drift);
-    comparison.json.push_back(json_of(plan, statistics));
+                                    grouped(statistics.padding()), statistics.mean_order_drift,
+                                    grouped(statistics.largest_order_drift), seconds.count());
+    Json row = json_of(plan, statistics);
+    row["seconds"] = seconds.count();
+    comparison.json.push_back(std::move(row));
   }
   return comparison;
 }
 
+void check_ranks(const PackArguments& arguments) {
+  if (arguments.epoch && *arguments.epoch < 0) {
+    throw std::invalid_argument(fmt::format("--epoch must not be negative, found {}", *arguments.epoch));
+  }
+  if (arguments.rank && (*arguments.rank < 0 || *arguments.rank >= arguments.ranks)) {
+    throw std::invalid_argument(fmt::format("--rank must be from 0 to {}, one less than --ranks, found {}",
+                                            arguments.ranks - 1, *arguments.rank));
+  }
+  if (arguments.ranks > 1 && !arguments.rank && !arguments.out.empty()) {
+    throw std::invalid_argument("--out with --ranks writes the plan of one rank: give --rank");
+  }
+}
+
 void run_pack(const PackArguments& arguments) {
   const PackMethod& method = pack_method_named(arguments.method);
-  const std::vector<Document> documents = read_lengths_file(arguments.lengths);
-  const PackPlan plan = method.plan(documents, arguments.options);
-  const PackStatistics statistics = statistics_of(plan, documents);
-  if (!arguments.out.empty()) write_output_file(arguments.out, plan_json(plan));
+  check_ranks(arguments);
+  std::vector<Document> documents = read_lengths_file(arguments.lengths);
+  PackOptions options = arguments.options;
+  std::vector<std::int64_t> order;
+  if (arguments.epoch) {
+    order = arrival_order(static_cast<std::int64_t>(documents.size()), options.seed, *arguments.epoch);
+    documents = in_order(documents, order);
+    options = options_of_epoch(options, *arguments.epoch);
+  }
+  std::vector<PackPlan> plans = plan_ranks(method, documents, options, arguments.ranks);
+  for (PackPlan& plan : plans) plan.options.seed = arguments.options.seed;
+  const PackPlan whole = joined(plans);
+  const PackStatistics statistics = statistics_of(whole, documents);
+  const RankBalance balance = balance_of(plans);
 
   Comparison comparison;
-  if (arguments.compare) comparison = compare_methods(documents, arguments.options);
+  if (arguments.compare) comparison = compare_methods(documents, options);
+  if (!arguments.out.empty()) {
+    PackPlan& mine = plans[static_cast<std::size_t>(arguments.rank.value_or(0))];
+    if (arguments.epoch) rename_documents(mine, order);
+    write_output_file(arguments.out, plan_json(mine, {arguments.epoch, arguments.ranks, arguments.rank.value_or(0)}));
+  }
   if (arguments.json) {
-    Json report = json_of_input(plan, statistics);
-    report.update(json_of(plan, statistics));
+    Json report = json_of_input(whole, statistics);
+    report["rows_per_call"] = options.rows_per_call;
+    if (arguments.epoch) report["epoch"] = *arguments.epoch;
+    report.update(json_of(whole, statistics));
+    if (arguments.ranks > 1) report["balance"] = json_of(balance, statistics.tokens);
     if (arguments.compare) report["methods"] = comparison.json;
     print_result(report.dump(2) + "\n");
     return;
   }
-  std::string text = text_of_input(plan, statistics) + text_of(plan, statistics);
+  std::string text = text_of_input(whole, statistics) + text_of(whole, statistics);
+  if (arguments.ranks > 1) text += text_of(balance, statistics.tokens);
   if (arguments.compare) text += comparison.table;
   if (!arguments.out.empty()) text += fmt::format("The plan is in {}.\n", arguments.out);
   print_result(text);
@@ -166,13 +238,32 @@ void register_pack(CLI::App& app) {
   const CLI::Option* cut = command->add_option(
       "--cut", options.cut, "cut documents longer than this, at breaks where there are any (default: the pack length)");
   command
+      ->add_option(
+          "--cut-slack", options.cut_slack,
+          "cut at a break only where it lies within the last so many tokens before the limit, otherwise at the "
+          "limit (default: at any break)")
+      ->type_name("TOKENS");
+  command
+      ->add_option("--min-piece", options.min_piece,
+                   "tokens of a piece of a cut document, at least: a shorter rest makes the cut before it earlier")
+      ->capture_default_str();
+  command
       ->add_option("--rows-per-call", options.rows_per_call,
                    "rows that run side by side in one call; the pieces of a cut document go to different calls")
       ->capture_default_str();
-  command->add_option("--window", options.window, "local-greedy: documents sorted together")->capture_default_str();
+  command
+      ->add_option("--window", options.window,
+                   "local-greedy: documents sorted together; with --ranks also dealt out together, for each rank")
+      ->capture_default_str();
   command->add_option("--open-packs", options.open_packs, "local-greedy: rows left open between windows, at most")
       ->capture_default_str();
-  command->add_option("--seed", arguments->seed, "local-greedy: order of rows sealed together")->capture_default_str();
+  command->add_option("--seed", arguments->seed, "order of rows sealed together, and of documents with --epoch")
+      ->capture_default_str();
+  command->add_option("--epoch", arguments->epoch,
+                      "documents arrive in the order of this epoch, drawn from the seed, instead of the file's");
+  command->add_option("--ranks", arguments->ranks, "divide the documents over so many ranks, each with its own calls")
+      ->capture_default_str();
+  command->add_option("--rank", arguments->rank, "the rank whose plan --out writes, from 0");
   command->add_option("--out", arguments->out, "write the plan to this file (JSON, docs/plan_format.md)");
   command->add_flag("--compare", arguments->compare, "run every method and show them side by side");
   command->add_flag("--json", arguments->json, "print the statistics as JSON");

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <iterator>
+#include <unordered_map>
 
 #include "packing/boundaries.hpp"
 
@@ -12,17 +13,28 @@ namespace {
 /// Written by hand, not through a tree of values: a plan may hold millions of pieces. No string in it needs escaping.
 class PlanWriter {
  public:
-  explicit PlanWriter(const PackPlan& plan)
-      : plan_(plan), handovers_(state_handovers(plan, SlotNumbering::position_indices)) {}
+  PlanWriter(const PackPlan& plan, const PlanPlace& place)
+      : plan_(plan), place_(place), handovers_(state_handovers(plan, SlotNumbering::position_indices)) {
+    for (const Call& call : plan.calls) {
+      for (const Row& row : call.rows) {
+        for (const Piece& piece : row.pieces) {
+          if (piece.continues && !piece.more) lengths_of_cut_[piece.document] = piece.offset + piece.length;
+        }
+      }
+    }
+  }
 
   std::string write() {
     const PackOptions& options = plan_.options;
-    append("{{\n  \"format\": \"packjit-plan\",\n  \"version\": {},\n  \"method\": \"{}\",\n", kPlanFormatVersion,
-           plan_.method);
-    append("  \"pack_length\": {},\n  \"cut\": {},\n  \"rows_per_call\": {},\n", options.pack_length, options.cut,
-           options.rows_per_call);
+    append("{{\n  \"format\": \"packjit-plan\",\n  \"version\": {},\n  \"minor_version\": {},\n  \"method\": \"{}\",\n",
+           kPlanFormatVersion, kPlanFormatMinorVersion, plan_.method);
+    append("  \"pack_length\": {},\n  \"cut\": {},\n  \"cut_slack\": {},\n  \"min_piece\": {},\n", options.pack_length,
+           options.cut, options.cut_slack, options.min_piece);
+    append("  \"rows_per_call\": {},\n", options.rows_per_call);
     append("  \"window\": {},\n  \"open_packs\": {},\n  \"seed\": {},\n", options.window, options.open_packs,
            options.seed);
+    if (place_.epoch) append("  \"epoch\": {},\n", *place_.epoch);
+    append("  \"ranks\": {},\n  \"rank\": {},\n", place_.ranks, place_.rank);
     append("  \"documents\": {},\n  \"tokens\": {},\n  \"calls\": [", plan_.documents, plan_.tokens);
     const char* separator = "\n";
     for (const Call& call : plan_.calls) {
@@ -49,6 +61,7 @@ class PlanWriter {
       for (const Piece& piece : row.pieces) {
         append("{}{{\"document\": {}, \"offset\": {}, \"length\": {}, \"continues\": {}, \"more\": {}", comma,
                piece.document, piece.offset, piece.length, piece.continues, piece.more);
+        if (piece.continues || piece.more) append(", \"document_length\": {}", lengths_of_cut_.at(piece.document));
         if (piece.continues) {
           const StateSlot& from = handovers_[next_handover_++].from;
           append(", \"state_from\": {{\"call\": {}, \"slot\": {}}}", from.call, from.slot);
@@ -62,6 +75,8 @@ class PlanWriter {
   }
 
   const PackPlan& plan_;
+  PlanPlace place_;
+  std::unordered_map<std::int64_t, std::int64_t> lengths_of_cut_;  ///< of the documents in several pieces
   std::vector<StateHandover> handovers_;  ///< one for each piece that continues, in the order of the plan
   std::size_t next_handover_ = 0;
   std::string text_;
@@ -69,6 +84,6 @@ class PlanWriter {
 
 }  // namespace
 
-std::string plan_json(const PackPlan& plan) { return PlanWriter(plan).write(); }
+std::string plan_json(const PackPlan& plan, const PlanPlace& place) { return PlanWriter(plan, place).write(); }
 
 }  // namespace packjit

@@ -14,6 +14,16 @@ namespace packjit {
 /// The same for all rows of a call, (rows, pack_length) row-major.
 [[nodiscard]] std::vector<std::int32_t> position_indices(const Call& call, std::int64_t pack_length);
 
+/// Labels of the sequences of a call, (rows, pack_length) row-major: the slot of each token's piece, numbered over the
+/// call as state_handovers() does it for position_indices; -1 for padding.
+[[nodiscard]] std::vector<std::int32_t> seq_idx(const Call& call, std::int64_t pack_length);
+
+/// The document of each token, (rows, pack_length) row-major; -1 for padding.
+[[nodiscard]] std::vector<std::int64_t> document_ids(const Call& call, std::int64_t pack_length);
+
+/// Tokens of a row that no piece fills. Throws std::invalid_argument for a row that is too long.
+[[nodiscard]] std::int64_t padding_of(const Row& row, std::int64_t pack_length);
+
 /// Increasing offsets into the flattened rows of a call, from 0 to rows * pack_length. The padding at the end of a row
 /// is an interval of its own (the form has no other way to say it), so intervals and pieces are numbered differently.
 [[nodiscard]] std::vector<std::int64_t> cu_seqlens(const Call& call, std::int64_t pack_length);

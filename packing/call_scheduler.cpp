@@ -5,9 +5,7 @@
 
 namespace packjit {
 
-CallScheduler::CallScheduler(std::int64_t documents, std::int64_t rows_per_call)
-    : rows_per_call_(static_cast<std::size_t>(rows_per_call)),
-      in_calls_until_(static_cast<std::size_t>(documents), 0) {}
+CallScheduler::CallScheduler(std::int64_t rows_per_call) : rows_per_call_(static_cast<std::size_t>(rows_per_call)) {}
 
 void CallScheduler::add(Row row) {
   const std::size_t number = next_number_++;
@@ -15,7 +13,8 @@ void CallScheduler::add(Row row) {
   for (const Piece& piece : row.pieces) {
     if (!piece.continues) continue;
     pending.continues = true;
-    if (in_calls_until_[static_cast<std::size_t>(piece.document)] < piece.offset) {
+    const auto until = in_calls_until_.find(piece.document);
+    if (until == in_calls_until_.end() || until->second < piece.offset) {
       waiting_.emplace(PieceStart{piece.document, piece.offset}, number);
       ++pending.waits_for;
     }
@@ -30,11 +29,13 @@ void CallScheduler::add(Row row) {
 std::vector<Call> CallScheduler::flush() {
   while (!ready_.empty()) make_call();
   if (!pending_.empty()) throw std::logic_error("packing: rows wait for each other in a circle");
-  return std::move(calls_);
+  return take_calls();
 }
 
+std::vector<Call> CallScheduler::take_calls() { return std::exchange(calls_, {}); }
+
 void CallScheduler::release(std::size_t number) {
-  const std::int64_t urgency = pending_.at(number).continues ? -static_cast<std::int64_t>(calls_.size()) : 1;
+  const std::int64_t urgency = pending_.at(number).continues ? -made_ : 1;
   ready_.emplace(urgency, number);
 }
 
@@ -48,11 +49,16 @@ void CallScheduler::make_call() {
     call.rows.push_back(std::move(taken.mapped().row));
   }
   calls_.push_back(std::move(call));
+  ++made_;
   // Only now: a row released by this call must not enter this call.
   for (const Row& row : calls_.back().rows) {
     for (const Piece& piece : row.pieces) {
+      if (!piece.more) {
+        if (piece.continues) in_calls_until_.erase(piece.document);
+        continue;
+      }
       const std::int64_t end = piece.offset + piece.length;
-      in_calls_until_[static_cast<std::size_t>(piece.document)] = end;
+      in_calls_until_[piece.document] = end;
       const auto waiting = waiting_.find({piece.document, end});
       if (waiting == waiting_.end()) continue;
       const std::size_t number = waiting->second;

@@ -17,14 +17,18 @@ namespace packjit {
 /// most recent first, so that the pieces of a document come in neighbouring calls; the others keep the order in which
 /// they were added. A call is made when it can be made full; `flush` makes the last, smaller ones.
 ///
+/// Holds only rows that are in no call yet, and a few numbers of documents that are not complete.
+///
 /// The rows added must be free of circular waits: there must be an order of all rows in which every piece comes in a
 /// later row than the piece before it.
 class CallScheduler {
  public:
-  CallScheduler(std::int64_t documents, std::int64_t rows_per_call);
+  explicit CallScheduler(std::int64_t rows_per_call);
 
   void add(Row row);
-  /// Makes calls until every row added is in one, and returns all calls made. The object is then spent.
+  /// The calls made since the last time.
+  [[nodiscard]] std::vector<Call> take_calls();
+  /// Makes calls until every row added is in one, and returns those not yet taken.
   [[nodiscard]] std::vector<Call> flush();
 
  private:
@@ -39,12 +43,13 @@ class CallScheduler {
   void make_call();
 
   std::size_t rows_per_call_;
-  std::vector<std::int64_t> in_calls_until_;              ///< per document: tokens that lie in calls already made
+  std::map<std::int64_t, std::int64_t> in_calls_until_;   ///< tokens in calls already made, of documents that go on
   std::map<std::size_t, Pending> pending_;                ///< rows in no call, by number of arrival
   std::map<PieceStart, std::size_t> waiting_;             ///< the row that waits for the token before this one
   std::set<std::pair<std::int64_t, std::size_t>> ready_;  ///< urgency (small is urgent), number of arrival
   std::size_t next_number_ = 0;
-  std::vector<Call> calls_;
+  std::int64_t made_ = 0;    ///< calls, taken ones among them
+  std::vector<Call> calls_;  ///< not yet taken
 };
 
 }  // namespace packjit

@@ -4,23 +4,24 @@
 
 namespace packjit {
 
-std::int64_t piece_end(const Document& document, std::int64_t offset, std::int64_t cut) {
-  const std::int64_t reach = offset + cut;
-  if (reach >= document.length) return document.length;
-  const auto after = std::upper_bound(document.breaks.begin(), document.breaks.end(), reach);
-  if (after == document.breaks.begin() || *(after - 1) <= offset) return reach;
+std::int64_t piece_end(const Document& document, std::int64_t offset, const PackOptions& options) {
+  if (document.length - offset <= options.cut) return document.length;
+  const std::int64_t limit = std::min(offset + options.cut, document.length - options.min_piece);
+  const std::int64_t earliest = std::max(offset + options.min_piece, limit - options.cut_slack);
+  const auto after = std::upper_bound(document.breaks.begin(), document.breaks.end(), limit);
+  if (after == document.breaks.begin() || *(after - 1) < earliest) return limit;
   return *(after - 1);
 }
 
-Piece piece_at(const Document& document, std::int64_t index, std::int64_t offset, std::int64_t cut) {
-  const std::int64_t end = piece_end(document, offset, cut);
+Piece piece_at(const Document& document, std::int64_t index, std::int64_t offset, const PackOptions& options) {
+  const std::int64_t end = piece_end(document, offset, options);
   return {index, offset, end - offset, offset > 0, end < document.length};
 }
 
-std::int64_t count_pieces(const Document& document, std::int64_t cut, std::int64_t limit) {
+std::int64_t count_pieces(const Document& document, const PackOptions& options, std::int64_t limit) {
   std::int64_t pieces = 0;
   for (std::int64_t offset = 0; offset < document.length && pieces <= limit; ++pieces) {
-    offset = piece_end(document, offset, cut);
+    offset = piece_end(document, offset, options);
   }
   return pieces;
 }

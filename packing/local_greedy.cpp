@@ -1,45 +1,28 @@
+#include "packing/local_greedy.hpp"
+
 #include <algorithm>
 #include <iterator>
 #include <limits>
-#include <map>
 #include <optional>
 #include <queue>
 #include <set>
+#include <unordered_map>
 #include <utility>
 
 #include "packing/call_scheduler.hpp"
+#include "packing/candidate.hpp"
 #include "packing/cutting.hpp"
-#include "packing/packing.hpp"
 #include "packing/random.hpp"
 #include "packing/room_by_row.hpp"
+#include "packing/row_order.hpp"
 
 namespace packjit {
 namespace {
 
-/// How many open rows are looked at for the one that a piece fills best, before the first that takes it will do.
-constexpr int kRowsLookedAt = 256;
-
-/// A piece lies in a row opened later than the row of the piece before it. So rows never wait for each other in a
-/// circle, whatever documents they share.
 struct OpenRow {
   Row row;
   std::int64_t free = 0;
   std::int64_t number = 0;  ///< of opening
-};
-
-/// A piece to be placed.
-struct Candidate {
-  Piece piece;
-  std::int64_t left = 0;   ///< tokens of the document from this piece on
-  std::int64_t after = 0;  ///< the row of the piece before it
-};
-/// By what is left of the document, not by the piece: a document of many pieces needs as many rows, one after the
-/// other, so it has to begin early for the others to fill those rows.
-struct LessLeft {
-  bool operator()(const Candidate& a, const Candidate& b) const {
-    if (a.left != b.left) return a.left < b.left;
-    return a.piece.document > b.piece.document;
-  }
 };
 
 struct LessRoom {
@@ -48,86 +31,53 @@ struct LessRoom {
   }
 };
 
-/// Which row each piece of a list of rows continues.
-class Predecessors {
+}  // namespace
+
+class LocalGreedyStream::State {
  public:
-  explicit Predecessors(const std::vector<Row>& rows) : none_(rows.size()) {
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      for (const Piece& piece : rows[i].pieces) {
-        if (piece.more) row_of_end_[{piece.document, piece.offset + piece.length}] = i;
-      }
+  explicit State(const PackOptions& options)
+      : options_(checked_options(options)), random_(options.seed), scheduler_(options.rows_per_call) {}
+
+  /// A full window is packed when the next document comes: only then it is known not to be the last.
+  std::vector<Call> add(Document document) {
+    check_document(document, arrived_);
+    std::vector<Call> calls;
+    if (static_cast<std::int64_t>(window_.size()) == options_.window) {
+      pack_window(false);
+      seal_all_but(static_cast<std::size_t>(options_.open_packs));
+      calls = scheduler_.take_calls();
+      for (const Call& call : calls) tokens_held_ -= tokens_of(call);
     }
+    tokens_held_ += document.length;
+    window_.push_back({piece_at(document, arrived_, 0, options_), document.length, 0});
+    if (document.length > options_.cut) cut_documents_.emplace(arrived_, std::move(document));
+    ++arrived_;
+    return calls;
   }
-  /// Index of the row with the piece before this one; none() where it is not in the list.
-  [[nodiscard]] std::size_t of(const Piece& piece) const {
-    const auto found = row_of_end_.find({piece.document, piece.offset});
-    return found == row_of_end_.end() ? none_ : found->second;
-  }
-  [[nodiscard]] std::size_t none() const { return none_; }
 
- private:
-  std::map<std::pair<std::int64_t, std::int64_t>, std::size_t> row_of_end_;  ///< by document and end of piece
-  std::size_t none_;
-};
-
-/// Reorders rows such that those a row continues come right before it, as far as they are among them: its state then
-/// waits for few calls. Otherwise the order stays. The rows must not wait for each other in a circle.
-std::vector<Row> predecessors_first(std::vector<Row> rows) {
-  const Predecessors predecessors(rows);
-  std::vector<char> is_continued(rows.size() + 1, 0);
-  for (const Row& row : rows) {
-    for (const Piece& piece : row.pieces) is_continued[predecessors.of(piece)] = 1;
-  }
-  std::vector<Row> ordered;
-  ordered.reserve(rows.size());
-  std::vector<char> visited(rows.size(), 0);
-  std::vector<std::pair<std::size_t, std::size_t>> path;  // row, next of its pieces to follow; a chain can be long
-  for (std::size_t last = 0; last < rows.size(); ++last) {
-    if (is_continued[last]) continue;  // reached from the row that continues it
-    path.emplace_back(last, 0);
-    while (!path.empty()) {
-      auto& [number, next_piece] = path.back();
-      if (next_piece == rows[number].pieces.size()) {
-        ordered.push_back(std::move(rows[number]));
-        path.pop_back();
-        continue;
-      }
-      const std::size_t before = predecessors.of(rows[number].pieces[next_piece++]);
-      if (before == predecessors.none() || visited[before]) continue;
-      visited[before] = 1;
-      path.emplace_back(before, 0);
-    }
-  }
-  return ordered;
-}
-
-class LocalGreedy {
- public:
-  LocalGreedy(std::span<const Document> documents, const PackOptions& options)
-      : documents_(documents),
-        options_(options),
-        random_(options.seed),
-        scheduler_(static_cast<std::int64_t>(documents.size()), options.rows_per_call) {}
-
-  std::vector<Call> run() {
-    const std::size_t window = std::min(documents_.size(), static_cast<std::size_t>(options_.window));
-    for (std::size_t first = 0; first < documents_.size(); first += window) {
-      const std::size_t last = std::min(documents_.size(), first + window);
-      pack_window(first, last);
-      seal_all_but(last == documents_.size() ? 0 : static_cast<std::size_t>(options_.open_packs));
-    }
+  std::vector<Call> finish() {
+    pack_window(true);
+    seal_all_but(0);
+    tokens_held_ = 0;
     return scheduler_.flush();
   }
 
+  [[nodiscard]] std::int64_t tokens_held() const { return tokens_held_; }
+
  private:
-  void pack_window(std::size_t first, std::size_t last) {
+  static std::int64_t tokens_of(const Call& call) {
+    std::int64_t tokens = 0;
+    for (const Row& row : call.rows) {
+      for (const Piece& piece : row.pieces) tokens += piece.length;
+    }
+    return tokens;
+  }
+
+  void pack_window(bool is_last) {
     std::vector<Candidate> candidates = std::move(set_aside_);
     set_aside_.clear();
-    for (std::size_t i = first; i < last; ++i) {
-      candidates.push_back(
-          {piece_at(documents_[i], static_cast<std::int64_t>(i), 0, options_.cut), documents_[i].length, 0});
-    }
-    const bool is_last = last == documents_.size();
+    candidates.insert(candidates.end(), window_.begin(), window_.end());
+    window_.clear();
     rows_worth_opening_ = is_last ? std::numeric_limits<std::int64_t>::max() : opened_ + rows_filled_by(candidates);
     index_open_rows();
     std::priority_queue<Candidate, std::vector<Candidate>, LessLeft> longest_first({}, std::move(candidates));
@@ -139,9 +89,11 @@ class LocalGreedy {
       if (!row) {
         set_aside_.push_back(candidate);
       } else if (piece.more) {
-        const Document& document = documents_[static_cast<std::size_t>(piece.document)];
-        longest_first.push({piece_at(document, piece.document, piece.offset + piece.length, options_.cut),
+        const Document& document = cut_documents_.at(piece.document);
+        longest_first.push({piece_at(document, piece.document, piece.offset + piece.length, options_),
                             candidate.left - piece.length, *row});
+      } else if (piece.continues) {
+        cut_documents_.erase(piece.document);
       }
     }
   }
@@ -221,13 +173,7 @@ class LocalGreedy {
     while (open_.size() > kept) sealed_.push_back(std::move(open_.extract(open_.begin()).value().row));
     opened_before_window_ = opened_;
 
-    std::vector<Row> leaving = hold_back();
-    shuffle(leaving, random_);
-    for (Row& row : predecessors_first(std::move(leaving))) {
-      std::sort(row.pieces.begin(), row.pieces.end(),
-                [](const Piece& a, const Piece& b) { return a.document < b.document; });
-      scheduler_.add(std::move(row));
-    }
+    for (Row& row : leaving_order(hold_back(), random_)) scheduler_.add(std::move(row));
   }
 
   /// Rows that an open row continues, directly or through others, stay in `sealed_` until that row leaves, so that the
@@ -258,9 +204,12 @@ class LocalGreedy {
     return leaving;
   }
 
-  std::span<const Document> documents_;
-  const PackOptions& options_;
+  PackOptions options_;
   SplitMix64 random_;
+  std::int64_t arrived_ = 0;                                  ///< documents so far
+  std::vector<Candidate> window_;                             ///< of documents not looked at yet
+  std::unordered_map<std::int64_t, Document> cut_documents_;  ///< those longer than the cut with pieces to place
+  std::int64_t tokens_held_ = 0;
   std::set<OpenRow, LessRoom> open_;
   RoomByRow room_;                       ///< of open_, by number
   std::vector<Candidate> set_aside_;     ///< for the next window
@@ -271,11 +220,23 @@ class LocalGreedy {
   CallScheduler scheduler_;
 };
 
-}  // namespace
+LocalGreedyStream::LocalGreedyStream(const PackOptions& options) : state_(std::make_unique<State>(options)) {}
+LocalGreedyStream::~LocalGreedyStream() = default;
+LocalGreedyStream::LocalGreedyStream(LocalGreedyStream&&) noexcept = default;
+LocalGreedyStream& LocalGreedyStream::operator=(LocalGreedyStream&&) noexcept = default;
+
+std::vector<Call> LocalGreedyStream::add(Document document) { return state_->add(std::move(document)); }
+std::vector<Call> LocalGreedyStream::finish() { return state_->finish(); }
+std::int64_t LocalGreedyStream::tokens_held() const { return state_->tokens_held(); }
 
 PackPlan plan_local_greedy(std::span<const Document> documents, const PackOptions& options) {
   PackPlan plan = begin_plan("local-greedy", documents, options);
-  plan.calls = LocalGreedy(documents, plan.options).run();
+  LocalGreedyStream stream(options);
+  const auto append = [&](std::vector<Call> calls) {
+    std::move(calls.begin(), calls.end(), std::back_inserter(plan.calls));
+  };
+  for (const Document& document : documents) append(stream.add(document));
+  append(stream.finish());
   return plan;
 }
 

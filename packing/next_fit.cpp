@@ -10,14 +10,11 @@ namespace {
 class NextFit {
  public:
   NextFit(std::span<const Document> documents, const PackOptions& options)
-      : documents_(documents),
-        options_(options),
-        free_(options.pack_length),
-        scheduler_(static_cast<std::int64_t>(documents.size()), options.rows_per_call) {}
+      : documents_(documents), options_(options), free_(options.pack_length), scheduler_(options.rows_per_call) {}
 
   std::vector<Call> run() {
     for (std::size_t i = 0; i < documents_.size(); ++i) {
-      place(piece_at(documents_[i], static_cast<std::int64_t>(i), 0, options_.cut));
+      place(piece_at(documents_[i], static_cast<std::int64_t>(i), 0, options_));
     }
     while (!next_row_.empty() || !ready_.empty()) {
       seal();
@@ -51,7 +48,7 @@ class NextFit {
     free_ -= piece.length;
     if (piece.more) {
       const Document& document = documents_[static_cast<std::size_t>(piece.document)];
-      next_row_.push_back(piece_at(document, piece.document, piece.offset + piece.length, options_.cut));
+      next_row_.push_back(piece_at(document, piece.document, piece.offset + piece.length, options_));
     }
   }
 

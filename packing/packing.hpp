@@ -40,17 +40,21 @@ struct Row {
 
 /// One call of the operators (a micro-batch). Its rows run side by side, so it holds at most one piece of a document.
 struct Call {
-  std::vector<Row> rows;  ///< 1 to rows_per_call
+  std::vector<Row> rows;  ///< 1 to rows_per_call; none only where ranks.hpp says so
   friend bool operator==(const Call&, const Call&) = default;
 };
 
 struct PackOptions {
   std::int64_t pack_length = 0;  ///< tokens of a row, 1 to kMaximumLength
   std::int64_t cut = 0;          ///< documents longer than this are cut; 1 to pack_length, 0 stands for pack_length
+  /// A document is cut at a break only where the break lies within the last `cut_slack` tokens before the limit;
+  /// further back it would leave too short a piece, and the cut is at the limit.
+  std::int64_t cut_slack = kMaximumLength;
+  std::int64_t min_piece = 1;  ///< tokens of a piece of a cut document, at least; 1 to (cut + 1) / 2
   std::int64_t rows_per_call = 1;
   std::int64_t window = 256;     ///< local-greedy: documents that are sorted together
   std::int64_t open_packs = 16;  ///< local-greedy: rows that stay open from one window to the next, at most
-  std::uint64_t seed = 0;        ///< local-greedy: order of the rows that are sealed together
+  std::uint64_t seed = 0;        ///< order of the rows that are sealed together; next-fit has none to choose
   friend bool operator==(const PackOptions&, const PackOptions&) = default;
 };
 
@@ -75,6 +79,23 @@ struct PackPlan {
 /// leave rows nearly empty it waits for the documents of the next window; `window` documents at most wait.
 [[nodiscard]] PackPlan plan_local_greedy(std::span<const Document> documents, const PackOptions& options);
 
+/// All documents, longest first, each into the first row that takes it; the rows in an order drawn from `seed`.
+[[nodiscard]] PackPlan plan_first_fit_decreasing(std::span<const Document> documents, const PackOptions& options);
+
+/// The same into the row it fills best. With cut documents: a piece that others follow goes into the first row.
+[[nodiscard]] PackPlan plan_best_fit_decreasing(std::span<const Document> documents, const PackOptions& options);
+
+/// Documents above 2^(k-1) and up to 2^k tokens are packed apart from others, best fit decreasing; those that are cut
+/// are in the group of the cut. A call has rows of one group; the calls of the groups are mixed by `seed`, but those
+/// that hand states over to each other follow each other.
+[[nodiscard]] PackPlan plan_length_groups(std::span<const Document> documents, const PackOptions& options);
+
+/// The rows of 256 calls at a time, and as many documents in order of arrival as fill them; each, longest first, goes
+/// into the emptiest row. So the rows of a call have nearly equal tokens, and longest sequences of nearly one length.
+/// Documents that do not fit are left to the next 256 calls; at the end further calls are opened for them. The calls
+/// come in an order drawn from `seed`; those between which a document goes on stay together.
+[[nodiscard]] PackPlan plan_balanced(std::span<const Document> documents, const PackOptions& options);
+
 struct PackMethod {
   std::string_view name;  ///< as on the command line: "local-greedy"
   PackPlan (*plan)(std::span<const Document>, const PackOptions&);
@@ -83,6 +104,14 @@ struct PackMethod {
 [[nodiscard]] std::span<const PackMethod> pack_methods();
 /// Throws std::invalid_argument that lists the methods there are.
 [[nodiscard]] const PackMethod& pack_method_named(std::string_view name);
+
+/// The options as used: `cut` is no longer 0. Throws std::invalid_argument for one that is out of range.
+[[nodiscard]] PackOptions checked_options(const PackOptions& options);
+/// Throws std::invalid_argument that names the document by `index`, where its length or a break is out of range.
+void check_document(const Document& document, std::int64_t index);
+
+/// Document i of the plan becomes names[i]; throws std::out_of_range where there is none.
+void rename_documents(PackPlan& plan, const std::vector<std::int64_t>& names);
 
 /// What every method does first: throws std::invalid_argument for an option or a document out of range, for an empty
 /// list and for a plan of more than kMaximumPieces; returns an empty plan with options, documents and tokens filled in.

@@ -29,6 +29,13 @@ class RoomByRow {
     return most_[leaves() + static_cast<std::size_t>(row - first_)];
   }
 
+  /// The first of the rows with the most room; at least one row must have been set.
+  [[nodiscard]] std::int64_t roomiest() const {
+    std::size_t node = 1;
+    while (node < leaves()) node = most_[2 * node] == most_[node] ? 2 * node : 2 * node + 1;
+    return first_ + static_cast<std::int64_t>(node - leaves());
+  }
+
   /// The first row after `row` with room for `length` (at least 1) tokens.
   [[nodiscard]] std::optional<std::int64_t> first_after(std::int64_t row, std::int64_t length) const {
     const auto begin = static_cast<std::size_t>(std::max<std::int64_t>(row + 1 - first_, 0));

@@ -19,6 +19,15 @@ TEST(Boundaries, PositionsRestartAtEveryPieceAndPaddingIsMinusOne) {
             (std::vector<std::int32_t>{0, 1, 2, 0, 1, -1, 0, 1, 2, 3, 0, 1}));
 }
 
+TEST(Boundaries, LabelsAreSlotsAndDocumentsAreNamedTokenByToken) {
+  EXPECT_EQ(seq_idx(Call{{kPaddedRow, kContinuingRow}}, 6),
+            (std::vector<std::int32_t>{0, 0, 0, 1, 1, -1, 2, 2, 2, 2, 3, 3}));
+  EXPECT_EQ(document_ids(Call{{kPaddedRow, kContinuingRow}}, 6),
+            (std::vector<std::int64_t>{0, 0, 0, 1, 1, -1, 3, 3, 3, 3, 0, 0}));
+  EXPECT_THROW((void)seq_idx(Call{{kFullRow}}, 7), std::invalid_argument);
+  EXPECT_THROW((void)document_ids(Call{{kFullRow}}, 7), std::invalid_argument);
+}
+
 TEST(Boundaries, OffsetsHaveOneAtEveryRowStartAndEndAtTheTokenCount) {
   EXPECT_EQ(cu_seqlens(Call{{kPaddedRow, kFullRow}}, 8), (std::vector<std::int64_t>{0, 3, 5, 8, 16}));
   EXPECT_EQ(cu_seqlens(Call{{kFullRow, kPaddedRow}}, 8), (std::vector<std::int64_t>{0, 8, 11, 13, 16}));

@@ -60,11 +60,14 @@ TEST_F(PackCommand, CompareRunsEveryMethod) {
   write("lengths", "6\n7\n3\n4\n");
   ASSERT_EQ(pack("--lengths '" + path("lengths") + "' --pack-length 10 --compare --json"), 0) << errors_;
   const auto report = nlohmann::json::parse(output_);
-  ASSERT_EQ(report["methods"].size(), 2u);
+  ASSERT_EQ(report["methods"].size(), 6u);
   EXPECT_EQ(report["methods"][0]["method"], "next-fit");
   EXPECT_EQ(report["methods"][0]["rows"], 3);  // 6 | 7 3 | 4
   EXPECT_EQ(report["methods"][1]["method"], "local-greedy");
-  EXPECT_EQ(report["methods"][1]["rows"], 2);  // 7 3 | 6 4
+  EXPECT_EQ(report["methods"][5]["method"], "balanced");
+  for (const std::size_t i : {1, 2, 3, 5}) EXPECT_EQ(report["methods"][i]["rows"], 2) << i;  // 7 3 | 6 4
+  EXPECT_EQ(report["methods"][4]["rows"], 3);  // length-groups: 6, 7 | 3 4 are apart
+  EXPECT_GE(report["methods"][0]["seconds"].get<double>(), 0);
 }
 
 TEST_F(PackCommand, TableInPlainWords) {
@@ -81,7 +84,7 @@ TEST_F(PackCommand, WritesThePlan) {
                  path("plan.json") + "'"),
             0)
       << errors_;
-  std::ifstream golden(PACKJIT_GOLDEN "/plan_v1.json", std::ios::binary);
+  std::ifstream golden(PACKJIT_GOLDEN "/plan_v1_1.json", std::ios::binary);
   EXPECT_EQ(read("plan.json"), std::string(std::istreambuf_iterator<char>(golden), {}));
 }
 
@@ -108,7 +111,15 @@ TEST_F(PackCommand, BadInputIsStatus2AndLeavesTheOutputAsItWas) {
            good + "--pack-length 10 --window 0",
            good + "--pack-length 10 --open-packs -1",
            good + "--pack-length 10 --seed -1",
-           good + "--pack-length 10 --method ffd",
+           good + "--pack-length 10 --method worst-fit",
+           good + "--pack-length 10 --cut-slack -1",
+           good + "--pack-length 10 --min-piece 0",
+           good + "--pack-length 10 --min-piece 11",
+           good + "--pack-length 10 --ranks 0",
+           good + "--pack-length 10 --ranks 2",
+           good + "--pack-length 10 --ranks 2 --rank 2",
+           good + "--pack-length 10 --rank -1",
+           good + "--pack-length 10 --epoch -1",
            good + "--pack-length 10 --nonsense",
        }) {
     EXPECT_EQ(pack(arguments + out), 2) << arguments << "\n" << errors_;
@@ -116,6 +127,75 @@ TEST_F(PackCommand, BadInputIsStatus2AndLeavesTheOutputAsItWas) {
     EXPECT_EQ(std::count(errors_.begin(), errors_.end(), '\n'), 1) << arguments << "\n" << errors_;
     EXPECT_EQ(read("plan.json"), "as it was") << arguments;
   }
+}
+
+TEST_F(PackCommand, MessagesOfBadLinesHaveTheirNumber) {
+  const std::string digits(30, '9');
+  for (const std::string& line :
+       {std::string("-3"), std::string("0"), std::string("five"), digits, std::string("2.5"), std::string("")}) {
+    write("bad", "5\n7\n" + line + "\n4\n");
+    EXPECT_EQ(pack("--lengths '" + path("bad") + "' --pack-length 10"), 2) << line;
+    EXPECT_NE(errors_.find("line 3: expected a length in tokens"), std::string::npos) << errors_;
+  }
+  for (const char* breaks : {"[4, 3]", "[3, 3]", "[0]", "[9]", "[-1]", "[\"2\"]", "7"}) {
+    write("bad", "{\"length\": 9, \"breaks\": [8]}\n{\"length\": 9, \"breaks\": " + std::string(breaks) + "}\n");
+    EXPECT_EQ(pack("--lengths '" + path("bad") + "' --pack-length 10"), 2) << breaks;
+    EXPECT_NE(errors_.find("line 2: expected \"breaks\" to be"), std::string::npos) << errors_;
+  }
+}
+
+TEST_F(PackCommand, CutsWithinTheSlackAndKeepsPiecesLong) {
+  write("lengths", "{\"length\": 22, \"breaks\": [6, 18]}\n");
+  const auto pieces = [&](const std::string& more) {
+    EXPECT_EQ(pack("--lengths '" + path("lengths") + "' --pack-length 10 --method next-fit --out '" +
+                   path("plan.json") + "' " + more),
+              0)
+        << errors_;
+    std::vector<std::int64_t> lengths;
+    const auto plan = nlohmann::json::parse(read("plan.json"));
+    for (const auto& call : plan["calls"]) {
+      lengths.push_back(call["rows"][0]["pieces"][0]["length"]);
+      EXPECT_EQ(call["rows"][0]["pieces"][0]["document_length"], 22);
+    }
+    return lengths;
+  };
+  EXPECT_EQ(pieces(""), (std::vector<std::int64_t>{6, 10, 6}));
+  EXPECT_EQ(pieces("--cut-slack 2"), (std::vector<std::int64_t>{10, 8, 4}));
+  EXPECT_EQ(pieces("--cut-slack 2 --min-piece 5"), (std::vector<std::int64_t>{10, 7, 5}));
+}
+
+TEST_F(PackCommand, EachRankHasItsPlanAndTheReportTheBalance) {
+  write("lengths", "3\n4\n5\n6\n");
+  const std::string common = "--lengths '" + path("lengths") + "' --pack-length 10 --method next-fit --ranks 2 --json ";
+  std::vector<std::int64_t> documents;
+  for (const char* rank : {"0", "1"}) {
+    ASSERT_EQ(pack(common + "--rank " + rank + " --out '" + path("plan.json") + "'"), 0) << errors_;
+    const auto plan = nlohmann::json::parse(read("plan.json"));
+    EXPECT_EQ(plan["rank"].dump(), rank);
+    EXPECT_EQ(plan["tokens"], 9);
+    for (const auto& piece : plan["calls"][0]["rows"][0]["pieces"]) documents.push_back(piece["document"]);
+  }
+  EXPECT_EQ(documents, (std::vector<std::int64_t>{0, 3, 1, 2}));
+  const auto report = nlohmann::json::parse(output_);
+  EXPECT_EQ(report["balance"]["steps"], 1);
+  EXPECT_DOUBLE_EQ(report["balance"]["fill_rate"].get<double>(), 0.9);
+  EXPECT_DOUBLE_EQ(report["balance"]["mean_token_spread"].get<double>(), 0);
+}
+
+TEST_F(PackCommand, AnEpochHasAnOrderOfItsOwn) {
+  std::string lengths;
+  for (int i = 0; i < 50; ++i) lengths += std::to_string(1 + i % 7) + "\n";
+  write("lengths", lengths);
+  std::vector<std::string> plans;
+  for (const char* epoch : {"", "--epoch 0", "--epoch 1", "--epoch 1"}) {
+    ASSERT_EQ(pack("--lengths '" + path("lengths") + "' --pack-length 10 --out '" + path("plan.json") + "' " + epoch),
+              0)
+        << errors_;
+    plans.push_back(nlohmann::json::parse(read("plan.json"))["calls"].dump());
+  }
+  EXPECT_NE(plans[0], plans[1]);
+  EXPECT_NE(plans[1], plans[2]);
+  EXPECT_EQ(plans[2], plans[3]);
 }
 
 TEST_F(PackCommand, UnwritableOutputIsStatus2) {

@@ -9,51 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "tests/packing/plan_text.hpp"
+
 namespace packjit {
 namespace {
-
-std::vector<Document> documents(const std::vector<std::int64_t>& lengths) {
-  std::vector<Document> result;
-  for (const std::int64_t length : lengths) result.push_back({length, {}});
-  return result;
-}
-
-PackOptions options(std::int64_t pack_length) {
-  PackOptions result;
-  result.pack_length = pack_length;
-  return result;
-}
-
-/// "0@0+5 1@0+4 | 2@0+3 || ...": pieces as document@offset+length, rows apart by |, calls by ||.
-std::string text(const PackPlan& plan) {
-  std::string result;
-  for (const Call& call : plan.calls) {
-    result += result.empty() ? "" : " || ";
-    for (const Row& row : call.rows) {
-      if (&row != &call.rows.front()) result += " | ";
-      for (const Piece& piece : row.pieces) {
-        if (&piece != &row.pieces.front()) result += " ";
-        result +=
-            std::to_string(piece.document) + "@" + std::to_string(piece.offset) + "+" + std::to_string(piece.length);
-      }
-    }
-  }
-  return result;
-}
-
-/// The rows in an order that does not depend on the seed.
-std::vector<std::string> rows_of(const PackPlan& plan) {
-  std::vector<std::string> rows;
-  for (const Call& call : plan.calls) {
-    for (const Row& row : call.rows) {
-      PackPlan one;
-      one.calls = {{{row}}};
-      rows.push_back(text(one));
-    }
-  }
-  std::sort(rows.begin(), rows.end());
-  return rows;
-}
 
 TEST(NextFit, SealsARowWhenTheNextDocumentDoesNotFit) {
   EXPECT_EQ(text(plan_next_fit(documents({5, 4, 3, 6, 2}), options(10))), "0@0+5 1@0+4 || 2@0+3 3@0+6 || 4@0+2");
@@ -238,6 +197,18 @@ TEST(AnyMethod, RefusesWhatIsOutOfRange) {
   chosen.cut = 9;
   EXPECT_EQ(refusal(documents({1}), chosen),
             "packing: cut must be from 1 to 8 (the pack length: a piece must fit into a row), found 9");
+  chosen = options(10);
+  chosen.min_piece = 6;
+  EXPECT_EQ(refusal(documents({1}), chosen),
+            "packing: minimum piece must be from 1 to 5 (half the cut: a document just above the cut becomes two "
+            "pieces), found 6");
+  chosen.min_piece = 0;
+  EXPECT_EQ(refusal(documents({1}), chosen),
+            "packing: minimum piece must be from 1 to 5 (half the cut: a document just above the cut becomes two "
+            "pieces), found 0");
+  chosen = options(8);
+  chosen.cut_slack = -1;
+  EXPECT_EQ(refusal(documents({1}), chosen), "packing: cut slack must be from 0 to 2147483647, found -1");
   chosen = options(8);
   chosen.window = 0;
   EXPECT_EQ(refusal(documents({1}), chosen), "packing: window must be from 1 to 2147483647, found 0");
@@ -257,10 +228,12 @@ TEST(AnyMethod, RefusesWhatIsOutOfRange) {
 TEST(PackMethods, UnknownNameListsThoseThereAre) {
   EXPECT_EQ(pack_method_named("next-fit").name, "next-fit");
   try {
-    (void)pack_method_named("ffd");
+    (void)pack_method_named("worst-fit");
     FAIL();
   } catch (const std::invalid_argument& error) {
-    EXPECT_STREQ(error.what(), "packing: there is no method 'ffd'; the methods are next-fit, local-greedy");
+    EXPECT_STREQ(error.what(),
+                 "packing: there is no method 'worst-fit'; the methods are next-fit, local-greedy, ffd, bfd, "
+                 "length-groups, balanced");
   }
 }
 

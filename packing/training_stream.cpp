@@ -1,0 +1,109 @@
+#include "packing/training_stream.hpp"
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "packing/permutation.hpp"
+#include "packing/ranks.hpp"
+
+namespace packjit {
+namespace {
+
+class Fingerprint {
+ public:
+  void add(std::int64_t value) { state_ = SplitMix64(state_ ^ static_cast<std::uint64_t>(value)).next(); }
+  [[nodiscard]] std::uint64_t value() const { return state_; }
+
+ private:
+  std::uint64_t state_ = 0;
+};
+
+std::uint64_t fingerprint_of(std::span<const Document> documents, const PackMethod& method, const PackOptions& options,
+                             std::int64_t ranks) {
+  Fingerprint fingerprint;
+  for (const char c : method.name) fingerprint.add(c);
+  for (const std::int64_t value :
+       {options.pack_length, options.cut, options.cut_slack, options.min_piece, options.rows_per_call, options.window,
+        options.open_packs, static_cast<std::int64_t>(options.seed), ranks}) {
+    fingerprint.add(value);
+  }
+  for (const Document& document : documents) {
+    fingerprint.add(document.length);
+    for (const std::int64_t point : document.breaks) fingerprint.add(-point);
+  }
+  return fingerprint.value();
+}
+
+}  // namespace
+
+std::vector<std::int64_t> arrival_order(std::int64_t documents, std::uint64_t seed, std::int64_t epoch) {
+  const Permutation permutation(static_cast<std::uint64_t>(documents), seed, static_cast<std::uint64_t>(epoch));
+  std::vector<std::int64_t> order(static_cast<std::size_t>(documents));
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int64_t>(permutation(i));
+  return order;
+}
+
+std::vector<Document> in_order(std::span<const Document> documents, const std::vector<std::int64_t>& order) {
+  std::vector<Document> ordered;
+  ordered.reserve(order.size());
+  for (const std::int64_t index : order) ordered.push_back(documents[static_cast<std::size_t>(index)]);
+  return ordered;
+}
+
+PackOptions options_of_epoch(const PackOptions& options, std::int64_t epoch) {
+  PackOptions result = options;
+  result.seed = SplitMix64(options.seed ^ SplitMix64(static_cast<std::uint64_t>(epoch)).next()).next();
+  return result;
+}
+
+TrainingStream::TrainingStream(std::vector<Document> documents, const PackMethod& method, const PackOptions& options,
+                               std::int64_t ranks, std::int64_t rank)
+    : documents_(std::move(documents)),
+      method_(&method),
+      options_(checked_options(options)),
+      ranks_(ranks),
+      rank_(rank) {
+  if (rank < 0 || rank >= ranks) {
+    throw std::invalid_argument("packing: rank must be from 0 to " + std::to_string(ranks - 1) + ", found " +
+                                std::to_string(rank));
+  }
+  begin_epoch(0);
+  position_.fingerprint = fingerprint_of(documents_, method, options_, ranks);
+}
+
+Call TrainingStream::next() {
+  if (position_.step == steps()) begin_epoch(position_.epoch + 1);
+  return std::move(calls_[static_cast<std::size_t>(position_.step++)]);
+}
+
+void TrainingStream::resume(const StreamPosition& position) {
+  if (position.fingerprint != position_.fingerprint) {
+    throw std::invalid_argument(
+        "packing: cannot resume: the position belongs to other documents, options or another number of ranks; start "
+        "the epoch anew, or give those it was made with");
+  }
+  if (position.epoch < 0) {
+    throw std::invalid_argument("packing: cannot resume: expected an epoch from 0 on, found " +
+                                std::to_string(position.epoch));
+  }
+  begin_epoch(position.epoch);
+  if (position.step < 0 || position.step > steps()) {
+    throw std::invalid_argument("packing: cannot resume: expected a step from 0 to " + std::to_string(steps()) +
+                                ", found " + std::to_string(position.step));
+  }
+  position_.step = position.step;
+}
+
+void TrainingStream::begin_epoch(std::int64_t epoch) {
+  const auto order = arrival_order(static_cast<std::int64_t>(documents_.size()), options_.seed, epoch);
+  std::vector<PackPlan> plans =
+      plan_ranks(*method_, in_order(documents_, order), options_of_epoch(options_, epoch), ranks_);
+  PackPlan& mine = plans[static_cast<std::size_t>(rank_)];
+  rename_documents(mine, order);
+  calls_ = std::move(mine.calls);
+  position_.epoch = epoch;
+  position_.step = 0;
+}
+
+}  // namespace packjit
