@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "cli/bench_report.hpp"
+#include "cli/date.hpp"
 #include "cli/spec_options.hpp"
 #include "cli/terminal.hpp"
 #include "packing/packing.hpp"

@@ -74,13 +74,6 @@ std::string memory_table(std::span<const BenchRow> rows) {
 
 }  // namespace
 
-std::string today() {
-  const auto now = std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now());
-  const std::chrono::year_month_day date(now);
-  return fmt::format("{:04}-{:02}-{:02}", static_cast<int>(date.year()), static_cast<unsigned>(date.month()),
-                     static_cast<unsigned>(date.day()));
-}
-
 nlohmann::json json_of(const BenchHeader& header) {
   const BatchShape& shape = header.shape;
   return {{"date", header.date},

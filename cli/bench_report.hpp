@@ -12,9 +12,6 @@
 
 namespace packjit {
 
-/// "2026-12-01", in UTC.
-[[nodiscard]] std::string today();
-
 /// What all rows of a report share.
 struct BenchHeader {
   std::string date, command, nvrtc;

@@ -125,7 +125,14 @@ class Search {
       rest.assign(end, useful.end());
       useful.erase(end, useful.end());
     }
-    useful.insert(useful.begin(), known_.neighbours.begin(), known_.neighbours.end());
+    // First what won for similar targets, then what differs in one field from what is used now: most of a large space is
+    // far from both, and slow.
+    std::vector<Config> first = known_.neighbours;
+    if (!all) {
+      const std::vector<Config> around = neighbours(target_.spec, incumbent_, limits_, target_.work, 0, order);
+      first.insert(first.end(), around.begin(), around.end());
+    }
+    useful.insert(useful.begin(), first.begin(), first.end());
     planned_ = static_cast<int>(all ? useful.size() : static_cast<std::size_t>(options_.most_candidates));
     if (!try_all(useful, all) || all) return;
     // Then around the best so far, with a few from elsewhere, until that brings nothing any more.
