@@ -56,7 +56,7 @@ std::string given_options(const CLI::App& command, const std::vector<std::string
   std::string text;
   for (const CLI::Option* option : command.get_options()) {
     if (option->count() == 0) continue;
-    text += " " + option->get_name();
+    if (!option->get_positional()) text += " " + option->get_name();
     if (option->get_expected_max() == 0) continue;  // a flag
     const bool is_path = std::find(paths.begin(), paths.end(), option->get_name()) != paths.end();
     for (const std::string& value : option->results()) {

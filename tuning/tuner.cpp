@@ -203,11 +203,11 @@ class Search {
     return budget_.estimate(Step::compile, (n + at_once - 1) / at_once);
   }
 
-  /// Seconds for the finals, at most half of all: beyond that they have fewer rounds.
+  /// Seconds for the finals, at most two thirds of all: beyond that they have fewer rounds.
   double reserve() const {
     const double finals = budget_.estimate(Step::time, (options_.finalists + 2) * options_.confirm_rounds) +
-                          budget_.estimate(Step::check, options_.finalists + 1);
-    return std::min(finals, budget_.total() / 2);
+                          budget_.estimate(Step::check, 1);
+    return std::min(finals, 2 * budget_.total() / 3);
   }
 
   void try_batch(std::span<const Config> batch) {
@@ -292,7 +292,8 @@ class Search {
     return true;
   }
 
-  /// The best that compute the right thing on small inputs.
+  /// The best that compute the right thing on small inputs. Where there is no time to ask, that is asked of the winner
+  /// only, and of the next where it is not.
   std::vector<Config> finalists() {
     std::vector<Config> chosen;
     std::vector<Config> best;
@@ -300,19 +301,19 @@ class Search {
     for (const Config& config : best) {
       if (std::ssize(chosen) == options_.finalists) break;
       if (config == built_in_ || config == incumbent_) continue;
-      // A check that does not fit leaves no time for the rounds either.
-      if (budget_.estimate(Step::check, 1) > budget_.left() || !compile_again(std::span(&config, 1))) {
+      if (!compile_again(std::span(&config, 1))) {
         result_.cut_short = true;
         break;
       }
       if (!find(config)->alive) continue;
-      const Trial trial = check(config, nullptr);
-      if (trial.failure.empty()) {
-        chosen.push_back(config);
-      } else {
-        find(config)->alive = false;
-        record_failure(config, trial.failure);
+      if (budget_.estimate(Step::check, 1) + reserve() <= budget_.left()) {
+        if (const Trial trial = check(config, nullptr); !trial.failure.empty()) {
+          find(config)->alive = false;
+          record_failure(config, trial.failure);
+          continue;
+        }
       }
+      chosen.push_back(config);
     }
     return chosen;
   }
