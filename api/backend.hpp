@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "runtime/capture.hpp"
 #include "runtime/compile_for_gpu.hpp"
 #include "runtime/cuda_session.hpp"
 #include "runtime/device.hpp"
@@ -26,6 +27,8 @@ class Lane {
   [[nodiscard]] virtual std::uint64_t context() const = 0;
   /// The library's own scratch memory for launches on this lane, 256-byte aligned.
   [[nodiscard]] virtual void* workspace(std::size_t bytes) = 0;
+  /// From memory of a keeper, whatever its stream; waits for what was launched on this lane.
+  virtual void read(void* to, const void* from_device, std::size_t bytes) = 0;
 };
 
 /// Where a device's calls run. Thread-safe.
@@ -40,6 +43,11 @@ class Backend {
   [[nodiscard]] virtual void* to_hand_on() = 0;
   /// A device of its own, for what keeps memory: one thread may use it at a time.
   [[nodiscard]] virtual std::unique_ptr<Device> keeper(void* stream) = 0;
+  /// Where shapes of calls are recorded, as the environment said when the device was opened; null for nowhere.
+  [[nodiscard]] CaptureFile* capture() const { return capture_.get(); }
+
+ private:
+  std::unique_ptr<CaptureFile> capture_ = CaptureFile::from_environment();
 };
 
 [[nodiscard]] std::unique_ptr<Backend> host_backend();

@@ -19,6 +19,7 @@ class CudaLane final : public Lane {
   const DeviceInfo& info() override { return session_.info(); }
   std::uint64_t context() const override { return entered_.context().id; }
   void* workspace(std::size_t bytes) override { return session_.workspace(entered_, stream_, bytes); }
+  void read(void* to, const void* from_device, std::size_t bytes) override { device_.read(to, from_device, bytes); }
 
  private:
   CudaSession& session_;

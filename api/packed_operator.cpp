@@ -11,6 +11,7 @@
 
 #include "api/c_struct.hpp"
 #include "api/operator_options.hpp"
+#include "api/record_shape.hpp"
 #include "generator/ssm_pack.hpp"
 #include "runtime/config_choice.hpp"
 
@@ -188,6 +189,7 @@ void PackedOperator::run(bool backward, void* stream, const Map& map, GivenTenso
     lane->device().resolve(*module, call.plan.launches);
     plan = std::make_shared<const CallPlan>(CallPlan{key, std::move(call), std::move(argument), std::move(module)});
     plans_[backward ? 1 : 0].add(plan);
+    if (CaptureFile* file = backend_.capture()) record_shape(*file, *lane, plan->call, sequences);
   }
   void* memory = workspace_of(*lane, plan->call.plan.workspace_bytes, workspace);
   std::array<void*, 21> addresses{};

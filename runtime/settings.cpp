@@ -14,6 +14,8 @@ constexpr Setting kSettings[] = {
      "folder of the tuning databases of this user; off: no tuned entry is used, shipped ones neither",
      "packjit in XDG_DATA_HOME, or ~/.local/share/packjit"},
     {"PACKJIT_SELF_CHECK", "on or off: check a kernel on its first use on a kind of GPU (the embedded library)", "on"},
+    {"PACKJIT_CAPTURE", "file to which the embedded library adds the shapes of calls, for packjit tune --from-capture",
+     "nothing is recorded"},
     {"XDG_CACHE_HOME", "absolute path of the user's caches, for the disk cache", "~/.cache"},
     {"XDG_DATA_HOME", "absolute path of the user's data, for the tuning databases", "~/.local/share"},
     {"HOME", "the user's home, for the disk cache, the tuning databases and Python wheels", "not used"},

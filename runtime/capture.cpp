@@ -1,0 +1,242 @@
+#include "runtime/capture.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <system_error>
+#include <utility>
+
+#include "runtime/settings.hpp"
+
+namespace packjit {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kMostLineBytes = std::size_t{1} << 24;
+constexpr std::size_t kMostFileBytes = std::size_t{1} << 30;
+constexpr std::int64_t kMostTokens = std::numeric_limits<std::int32_t>::max();  // of a row
+constexpr std::int64_t kMostChannels = std::int64_t{1} << 23;
+constexpr std::int64_t kMostCalls = std::int64_t{1} << 53;  // a double holds it exactly
+
+/// Where in a file something was found.
+struct Place {
+  std::string_view name;
+  std::size_t line;
+  [[noreturn]] void fail(std::string_view expected, std::string_view found) const {
+    throw std::invalid_argument(fmt::format("cannot read captured shapes from {}, line {}: expected {}, found {}", name,
+                                            line, expected, found));
+  }
+};
+
+/// Printing a list or an object recurses, as deep as a hostile line nests.
+std::string shown(const json& value) {
+  if (value.is_structured()) return value.is_array() ? "a list" : "an object";
+  constexpr std::size_t kMostShown = 60;
+  const std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
+  return text.size() <= kMostShown ? text : text.substr(0, kMostShown) + "...";
+}
+
+std::int64_t integer(const json& value, std::int64_t low, std::int64_t high, std::string_view field,
+                     const Place& place) {
+  std::optional<std::int64_t> number;
+  if (value.is_number_unsigned()) {
+    const auto large = value.get<std::uint64_t>();
+    if (large <= static_cast<std::uint64_t>(high)) number = static_cast<std::int64_t>(large);
+  } else if (value.is_number_integer()) {
+    number = value.get<std::int64_t>();
+  }
+  if (!number || *number < low || *number > high) {
+    place.fail(fmt::format("\"{}\" to be a whole number from {} to {}", field, low, high), shown(value));
+  }
+  return *number;
+}
+
+const json& member(const json& object, std::string_view name, const Place& place) {
+  const auto found = object.find(name);
+  if (found == object.end()) place.fail(fmt::format("a JSON object with \"{}\"", name), "one without it");
+  return *found;
+}
+
+std::string text_of(const json& value, std::string_view field, const Place& place) {
+  if (!value.is_string()) place.fail(fmt::format("\"{}\" to be a string", field), shown(value));
+  return value.get<std::string>();
+}
+
+json parse_object(std::string_view line, const Place& place) {
+  // The parser itself would keep the last of two equal keys.
+  std::set<std::string> keys;  // "op", "spec/dtype"
+  std::string outer;
+  std::optional<std::string> twice;
+  const auto watch = [&](int depth, json::parse_event_t event, const json& value) {
+    if (event == json::parse_event_t::key && depth <= 2) {
+      const auto& key = value.get_ref<const std::string&>();
+      if (depth == 1) outer = key;
+      if (!keys.insert(depth == 1 ? key : outer + "/" + key).second) twice = key;
+    }
+    return true;
+  };
+  json object;
+  try {
+    object = json::parse(line, watch);
+  } catch (const json::exception& error) {
+    place.fail("a JSON object", fmt::format("none: {}", error.what()));
+  }
+  if (!object.is_object()) place.fail("a JSON object", shown(object));
+  if (twice) place.fail("every key once", fmt::format("{} twice", shown(json(*twice))));
+  return object;
+}
+
+Spec spec_from(const json& object, const Place& place) {
+  const std::string name = text_of(member(object, "op", place), "op", place);
+  try {
+    Spec spec(operator_named(name));
+    const json& fields = member(object, "spec", place);
+    if (!fields.is_object()) place.fail("\"spec\" to be an object", shown(fields));
+    for (const auto& [field, value] : fields.items()) {
+      const bool labelled = value.is_string();
+      if (!labelled && !value.is_number_integer()) {
+        place.fail(fmt::format("\"spec\" to have a label or a whole number for \"{}\"", field), shown(value));
+      }
+      spec.values.set_text(field, labelled ? value.get<std::string>() : value.dump());
+    }
+    return spec;
+  } catch (const std::invalid_argument& error) {
+    if (std::string_view(error.what()).starts_with("cannot read")) throw;
+    place.fail("an operator and the fields of its Spec", error.what());
+  }
+}
+
+CapturedShape shape_from(std::string_view line, const Place& place) {
+  const json object = parse_object(line, place);
+  CapturedShape shape{.spec = spec_from(object, place), .dim = 0, .seqlen = 0, .rows = {}, .calls = 1};
+  shape.dim = integer(member(object, "dim", place), 1, kMostChannels, "dim", place);
+  const json& rows = member(object, "rows", place);
+  if (!rows.is_array() || rows.empty()) place.fail("\"rows\" to be a list of rows", shown(rows));
+  std::int64_t longest_row = 0;
+  for (const json& row : rows) {
+    if (!row.is_array()) place.fail("each of \"rows\" to be a list of lengths", shown(row));
+    std::int64_t tokens = 0;
+    shape.rows.emplace_back();
+    for (const json& length : row) {
+      shape.rows.back().push_back(integer(length, 1, kMostTokens, "rows", place));
+      tokens += shape.rows.back().back();
+      if (tokens > kMostTokens) place.fail(fmt::format("a row of at most {} tokens", kMostTokens), "more");
+    }
+    longest_row = std::max(longest_row, tokens);
+  }
+  if (longest_row == 0) place.fail("\"rows\" to have a sequence", "none");
+  shape.seqlen = longest_row;
+  if (const auto seqlen = object.find("seqlen"); seqlen != object.end()) {
+    shape.seqlen = integer(*seqlen, longest_row, kMostTokens, "seqlen", place);
+  }
+  if (const auto calls = object.find("calls"); calls != object.end()) {
+    shape.calls = integer(*calls, 1, kMostCalls, "calls", place);
+  }
+  return shape;
+}
+
+}  // namespace
+
+std::string capture_line(const CapturedShape& shape) {
+  nlohmann::ordered_json spec = nlohmann::ordered_json::object();
+  for (const Field& field : shape.spec.values.table()) {
+    if (field.labels.empty()) {
+      spec[std::string(field.name)] = shape.spec.values[field.name];
+    } else {
+      spec[std::string(field.name)] = shape.spec.values.text(field.name);
+    }
+  }
+  const nlohmann::ordered_json line = {{"op", name_of(shape.spec.op)}, {"spec", spec},         {"dim", shape.dim},
+                                       {"seqlen", shape.seqlen},       {"calls", shape.calls}, {"rows", shape.rows}};
+  return line.dump();
+}
+
+std::vector<CapturedShape> parse_capture(std::string_view text, std::string_view name) {
+  std::vector<CapturedShape> shapes;
+  for (std::size_t number = 1, begin = 0;; ++number) {
+    const std::size_t end = text.find('\n', begin);
+    if (end == std::string_view::npos) break;
+    std::string_view line = text.substr(begin, end - begin);
+    begin = end + 1;
+    const Place place{name, number};
+    if (line.size() > kMostLineBytes) {
+      place.fail(fmt::format("at most {} bytes", kMostLineBytes), fmt::format("{} bytes", line.size()));
+    }
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    shapes.push_back(shape_from(line, place));
+  }
+  if (shapes.empty()) {
+    throw std::invalid_argument(
+        fmt::format("cannot read captured shapes from {}: expected a JSON object a line, found no whole line", name));
+  }
+  return shapes;
+}
+
+std::vector<CapturedShape> read_capture_file(const std::filesystem::path& path) {
+  const std::string name = fmt::format("'{}'", path.string());
+  const auto fail = [&](std::string_view reason) {
+    throw std::invalid_argument(fmt::format("cannot read captured shapes from {}: {}", name, reason));
+  };
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) fail("expected a file, found a folder");
+  errno = 0;
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
+  if (!file) fail(std::generic_category().message(errno));
+  std::string text;
+  std::string chunk(std::size_t{1} << 16, '\0');
+  for (std::size_t got; (got = std::fread(chunk.data(), 1, chunk.size(), file.get())) > 0;) {
+    text.append(chunk, 0, got);
+    if (text.size() > kMostFileBytes) fail(fmt::format("expected at most {} bytes, found more", kMostFileBytes));
+  }
+  if (std::ferror(file.get()) != 0) fail(std::generic_category().message(errno));
+  return parse_capture(text, name);
+}
+
+CaptureFile::CaptureFile(FileSystem& files, std::string path, LogCallback log)
+    : files_(files), path_(std::move(path)), log_(std::move(log)) {}
+
+std::unique_ptr<CaptureFile> CaptureFile::from_environment() {
+  std::optional<std::string> path = environment("PACKJIT_CAPTURE");
+  if (!path) return nullptr;
+  return std::make_unique<CaptureFile>(posix_file_system(), std::move(*path), &write_log);
+}
+
+void CaptureFile::add(const CapturedShape& shape) noexcept {
+  if (!is_on()) return;
+  try {
+    const std::string line = capture_line(shape) + "\n";
+    (void)parse_capture(line, "the shape of a call");  // a line that is refused would make the whole file unreadable
+    const std::filesystem::path path(path_);
+    std::unique_ptr<Folder> folder;
+    const std::string parent = path.has_parent_path() ? path.parent_path().string() : ".";
+    std::error_code error = files_.open_folder(parent, folder);
+    if (!error) error = folder->append(path.filename().string(), line);
+    if (error) stop(error.message());
+  } catch (const std::exception& error) {
+    stop(error.what());
+  }
+}
+
+void CaptureFile::stop(std::string_view reason) noexcept {
+  if (stopped_.exchange(true) || !log_) return;
+  try {
+    log_({LogLevel::warning,
+          fmt::format("cannot record the shapes of calls in '{}', which PACKJIT_CAPTURE names: {}. Calls go on, their "
+                      "shapes are not recorded",
+                      path_, reason),
+          {}});
+  } catch (const std::exception&) {
+    return;
+  }
+}
+
+}  // namespace packjit
