@@ -27,6 +27,7 @@ using Json = nlohmann::ordered_json;
 /// The FILEs that were named; the user's and the shipped ones where none was.
 std::vector<Database> databases_of(const std::vector<std::string>& paths) {
   std::vector<Database> found;
+  found.reserve(paths.size());
   for (const std::string& path : paths) found.push_back(read_database(path));
   if (!paths.empty()) return found;
   for (const auto& file : user_databases()) found.push_back(file->load());

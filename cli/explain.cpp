@@ -58,6 +58,7 @@ Choice choice_of(const ExplainOptions& options, const std::vector<Database>& giv
   const Spec spec = options.spec.spec();
   if (given.empty() && options.arch.empty()) return choose_config(spec, gpu, options.work);
   std::vector<const Database*> databases;
+  databases.reserve(given.size());
   for (const Database& database : given) databases.push_back(&database);
   // An architecture alone is no model: what was tuned on any GPU of it counts.
   std::vector<Database> own;

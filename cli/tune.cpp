@@ -142,7 +142,7 @@ void write_report(const std::string& folder, std::span<const TuningTarget> targe
   for (std::size_t i = 0; i < targets.size(); ++i) {
     if (outcomes[i].result.tried.empty()) continue;
     const std::string name = fmt::format("target_{}.svg", i + 1);
-    OutputFile picture(folder + "/" + name);
+    OutputFile picture(fmt::format("{}/{}", folder, name));
     picture.write(tuning_picture(targets[i], outcomes[i].result));
     picture.commit();
     pages += fmt::format("\n![{}]({})\n", label_of(targets[i]), name);

@@ -10,6 +10,7 @@ namespace packjit {
 namespace {
 
 constexpr std::uint32_t kBlock = 256, kBlocks = 1024;
+constexpr std::size_t kSums = std::size_t{2} * kBlocks;
 constexpr std::string_view kSource = R"(
 struct Pair { const void* a; const void* b; double* sums; long long count; int type; };  // fp32, fp16, bf16
 
@@ -68,7 +69,7 @@ int type_number(ElementType type) {
 std::string difference_source() { return std::string(kSource); }
 
 Difference::Difference(CudaDevice& device)
-    : device_(device), kernel_(device.load_text(difference_source())), sums_(device, 2 * kBlocks * sizeof(double)) {}
+    : device_(device), kernel_(device.load_text(difference_source())), sums_(device, kSums * sizeof(double)) {}
 
 double Difference::operator()(const TensorView& a, const TensorView& b) {
   const struct {
@@ -79,7 +80,7 @@ double Difference::operator()(const TensorView& a, const TensorView& b) {
     int type;
   } argument{a.data, b.data, sums_.data(), count_of(b.size), type_number(b.type)};
   device_.launch(*kernel_, {"sum_squares", kBlocks, 1, kBlock, 0}, std::as_bytes(std::span(&argument, 1)));
-  std::vector<double> sums(std::size_t{2} * kBlocks);
+  std::vector<double> sums(kSums);
   device_.read(sums.data(), sums_.data(), sums.size() * sizeof(double));
   double difference = 0, norm = 0;
   for (std::size_t block = 0; block < kBlocks; ++block) {

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
-#include <ranges>
 #include <stdexcept>
 #include <thread>
 
@@ -26,6 +26,7 @@
 #include "tuning/limits.hpp"
 #include "tuning/measure.hpp"
 #include "tuning/prepared_call.hpp"
+#include "tuning/trial_json.hpp"
 
 namespace packjit {
 namespace {
@@ -91,11 +92,7 @@ struct GpuBench::State {
   }
 
   Prepared& prepare(const TuningTarget& target) {
-    std::string key = fmt::format("{} {} {} {}", name_of(target.spec.op), target.spec.values.text(), target.work.dim,
-                                  fmt::join(target.batch.rows | std::views::transform([](const auto& row) {
-                                              return fmt::format("{}", fmt::join(row, ","));
-                                            }),
-                                            ";"));
+    std::string key = json_of(target).dump();
     if (prepared && prepared->key == key) return *prepared;
     if (target.spec.values["layout"] != static_cast<int>(Layout::token_major)) {
       throw std::invalid_argument("tuning measures the token-major layout only");

@@ -3,19 +3,19 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
-#include <ranges>
+#include <sstream>
 #include <stdexcept>
-#include <string_view>
+#include <string>
 
 namespace packjit {
 namespace {
 
 /// Sets what "dtype=bf16 d_state=16" says.
 void read_values(FieldValues& values, const std::string& text) {
-  for (const auto part : std::views::split(text, ' ')) {
-    const std::string_view setting(part.begin(), part.end());
+  std::istringstream settings(text);
+  for (std::string setting; settings >> setting;) {
     const std::size_t equals = setting.find('=');
-    if (equals == std::string_view::npos) throw std::invalid_argument(fmt::format("'{}' is no key=value", setting));
+    if (equals == std::string::npos) throw std::invalid_argument(fmt::format("'{}' is no key=value", setting));
     values.set_text(setting.substr(0, equals), setting.substr(equals + 1));
   }
 }

@@ -125,8 +125,8 @@ class Search {
       rest.assign(end, useful.end());
       useful.erase(end, useful.end());
     }
-    // First what won for similar targets, then what differs in one field from what is used now: most of a large space is
-    // far from both, and slow.
+    // First what won for similar targets, then what differs in one field from what is used now: most of a large space
+    // is far from both, and slow.
     std::vector<Config> first = known_.neighbours;
     if (!all) {
       const std::vector<Config> around = neighbours(target_.spec, incumbent_, limits_, target_.work, 0, order);

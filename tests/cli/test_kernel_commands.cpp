@@ -234,9 +234,9 @@ TEST(Inspect, ShowsResourcesConfigAndWhy) {
 
 TEST(Inspect, CountsTheConfigsToChooseFrom) {
   const std::string text = packjit("inspect conv1d_pack_fwd --arch sm_90").text;
-  EXPECT_NE(text.find("search space: 1080 valid Configs on sm_90\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("search space: 480 valid Configs on sm_90\n"), std::string::npos) << text;
   const auto json = json_of("inspect conv1d_pack_fwd --arch sm_90 --dtype fp32 --json");
-  EXPECT_EQ(json["search_space"], 720);  // no accesses of 8 elements
+  EXPECT_EQ(json["search_space"], 240);  // no accesses of 8 elements
 }
 
 TEST(Inspect, PrintsTheSourceThatGeneratePrintsWithoutNvrtc) {
