@@ -38,6 +38,7 @@ packages=(
   "clang-format clang-format"
   "clang-tidy clang-tidy"
   "python3 python3"
+  "locales /usr/share/i18n/locales/de_DE"
   "python3-jsonschema /usr/lib/python3/dist-packages/jsonschema/__init__.py"
   "git git"
 )

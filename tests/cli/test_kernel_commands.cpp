@@ -79,7 +79,7 @@ TEST(Generate, PrintsWhatItWritesAndHonoursEveryFlag) {
 }
 
 // K29, K34: the same bytes in another directory, locale and home.
-TEST(Generate, K34SameBytesInAnyLocaleAndDirectory) {
+TEST(Generate, K34_SameBytesInAnyLocaleAndDirectory) {
   const std::string first = packjit("generate ssm_pack_bwd", "cd / && LC_ALL=C HOME=/").text;
   EXPECT_EQ(packjit("generate ssm_pack_bwd", "cd /tmp && LC_ALL=de_DE.UTF-8 HOME=/tmp CUDA_VISIBLE_DEVICES=").text,
             first);
