@@ -5,6 +5,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <utility>
+
+#include "runtime/cuda_device.hpp"
 
 namespace {
 
@@ -56,6 +59,37 @@ TEST(ExitStatus, LostOutputIsAnError) {
     const Outcome outcome = packjit(std::string("--version 2>&1 ") + redirection);
     EXPECT_EQ(outcome.status, 2) << redirection;
     EXPECT_NE(outcome.text.find("cannot write to standard output"), std::string::npos) << outcome.text;
+  }
+}
+
+TEST(ExitStatus, TuningWithoutAGpuSaysWhatCanBeDoneInstead) {
+  if (!packjit::survey_driver().gpus.empty()) GTEST_SKIP() << "there is a GPU, which would be tuned";
+  for (const char* arguments : {"tune --dim 4096", "tune ssm_pack_fwd --dim 64 --tokens 4096 --sequences 2 --json"}) {
+    const Outcome outcome = packjit(std::string(arguments) + " 2>&1 >/dev/null");
+    EXPECT_EQ(outcome.status, 3) << arguments;
+    for (const char* said : {"packjit: tune measures on a GPU, and there is none to use here: ", "`packjit db merge`",
+                             "`packjit explain`", "`packjit compile --arch`"}) {
+      EXPECT_NE(outcome.text.find(said), std::string::npos) << outcome.text;
+    }
+    EXPECT_EQ(packjit(std::string(arguments) + " 2>/dev/null").text, "");
+  }
+}
+
+TEST(ExitStatus, TuningForNoShapeInParticularIsBadUsage) {
+  const std::pair<const char*, const char*> kCases[] = {
+      {"tune", "tune: --dim is missing"},
+      {"tune --dim 0", "tune: --dim must be 1 to"},
+      {"tune --dim 64 --budget 0", "tune: --budget must be above 0 seconds"},
+      {"tune --dim 64 --sequences 3", "tune: --sequences and --longest describe a shape of --tokens, which is missing"},
+      {"tune --dim 64 --tokens 64 --from-capture x.jsonl", "tune: --tokens, --lengths and --from-capture each say"},
+      {"tune --dim 64 --tokens 64 --sequences 65", "65 sequences"},
+      {"tune scan --dim 64", "ssm_pack_fwd"},
+      {"tune --from-capture no-such-file.jsonl", "no-such-file.jsonl"},
+  };
+  for (const auto& [arguments, said] : kCases) {
+    const Outcome outcome = packjit(std::string(arguments) + " 2>&1");
+    EXPECT_EQ(outcome.status, 2) << arguments;
+    EXPECT_NE(outcome.text.find(said), std::string::npos) << outcome.text;
   }
 }
 
