@@ -27,7 +27,8 @@ BatchShape one_row(std::string_view name, std::int64_t tokens, std::vector<std::
 BatchShape full_rows(std::int64_t tokens, std::int64_t rows) {
   if (tokens % rows != 0) {
     throw std::invalid_argument(fmt::format(
-        "bench ops: --tokens {} cannot be shared equally by --rows {}; choose a multiple of the rows", tokens, rows));
+        "the batch to measure: --tokens {} cannot be shared equally by --rows {}; choose a multiple of the rows",
+        tokens, rows));
   }
   return {"rows", tokens / rows,
           std::vector<std::vector<std::int64_t>>(static_cast<std::size_t>(rows), {tokens / rows})};
@@ -59,20 +60,22 @@ constexpr ShapeRule kShapes[] = {
 
 void require_positive(std::string_view option, const std::optional<std::int64_t>& value) {
   if (value && (*value < 1 || *value > kMaximumLength)) {
-    throw std::invalid_argument(fmt::format("bench ops: {} must be 1 to {}, found {}", option, kMaximumLength, *value));
+    throw std::invalid_argument(
+        fmt::format("the batch to measure: {} must be 1 to {}, found {}", option, kMaximumLength, *value));
   }
 }
 
 /// `needed` and `given` must agree: an option that would have no effect is a mistake of the caller.
 void require_match(std::string_view option, bool needed, bool given, std::string_view what) {
   if (needed == given) return;
-  throw std::invalid_argument(needed ? fmt::format("bench ops: {} needs {}", what, option)
-                                     : fmt::format("bench ops: {} has no meaning with {}", option, what));
+  throw std::invalid_argument(needed ? fmt::format("the batch to measure: {} needs {}", what, option)
+                                     : fmt::format("the batch to measure: {} has no meaning with {}", option, what));
 }
 
 BatchShape packed_documents(const ShapeOptions& options, std::span<const Document> documents) {
   constexpr std::string_view kWhat = "--lengths";
-  if (options.shape) throw std::invalid_argument("bench ops: --lengths and --shape both say which lengths; give one");
+  if (options.shape)
+    throw std::invalid_argument("the batch to measure: --lengths and --shape both say which lengths; give one");
   require_match("--tokens", false, options.tokens.has_value(), kWhat);
   require_match("--length", false, options.length.has_value(), kWhat);
   require_match("--rows", true, options.rows.has_value(), kWhat);
@@ -86,10 +89,11 @@ BatchShape packed_documents(const ShapeOptions& options, std::span<const Documen
   const auto full =
       std::find_if(plan.calls.begin(), plan.calls.end(), [&](const Call& call) { return call.rows.size() == rows; });
   if (full == plan.calls.end()) {
-    throw std::invalid_argument(fmt::format(
-        "bench ops: the {} lengths, {} tokens, do not fill {} rows of {} side by side; give more lengths, or "
-        "lower --rows or --pack-length",
-        plan.documents, plan.tokens, rows, pack.pack_length));
+    throw std::invalid_argument(
+        fmt::format("the batch to measure: the {} lengths, {} tokens, do not fill {} rows of {} side by side; give "
+                    "more lengths, or "
+                    "lower --rows or --pack-length",
+                    plan.documents, plan.tokens, rows, pack.pack_length));
   }
   BatchShape shape{"lengths", pack.pack_length, {}};
   for (const Row& row : full->rows) {
@@ -135,7 +139,7 @@ BatchShape batch_shape(const ShapeOptions& options, std::span<const Document> do
       std::find_if(std::begin(kShapes), std::end(kShapes), [&](const auto& r) { return r.name == name; });
   if (rule == std::end(kShapes)) {
     throw std::invalid_argument(
-        fmt::format("bench ops: there is no shape '{}'; there are {}", name, batch_shape_help()));
+        fmt::format("the batch to measure: there is no shape '{}'; there are {}", name, batch_shape_help()));
   }
   const std::string what = "--shape " + name;
   require_match("--length", rule->takes_length, options.length.has_value(), what);
@@ -145,7 +149,7 @@ BatchShape batch_shape(const ShapeOptions& options, std::span<const Document> do
   const std::int64_t tokens = options.tokens.value_or(kDefaultTokens);
   if (options.length && *options.length > tokens) {
     throw std::invalid_argument(
-        fmt::format("bench ops: --length {} is more than --tokens {}", *options.length, tokens));
+        fmt::format("the batch to measure: --length {} is more than --tokens {}", *options.length, tokens));
   }
   return rule->make(tokens, options);
 }

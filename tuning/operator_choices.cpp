@@ -50,7 +50,7 @@ std::int64_t element_count(const TensorRule& rule, const Sizes& sizes) {
   std::int64_t count = 1;
   for (const std::string_view symbol : shape_symbols(rule.shape)) {
     if (sizes[symbol] < 1) {
-      throw std::logic_error(fmt::format("bench ops does not know the size {} of tensor {}", symbol, rule.name));
+      throw std::logic_error(fmt::format("the batch does not have the size {} of tensor {}", symbol, rule.name));
     }
     count *= sizes[symbol];
   }
