@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Everything that has to hold before a change lands: set-up, build without warnings, all tests, formatting, clang-tidy,
-# the sanitizer subset. The last line of output is ctest's closing line of the whole suite.
+# Everything that has to hold before a change lands: set-up, build without warnings, formatting, clang-tidy, all tests.
+# The last line of output is ctest's closing line of the whole suite.
 #
-#   scripts/test.sh            all of it
-#   scripts/test.sh --quick    without clang-tidy and sanitizers
+#   scripts/test.sh                 what continuous integration runs
+#   scripts/test.sh --quick         the same without clang-tidy
+#   scripts/test.sh --sanitizers    the tests labelled `sanitize` under the address and undefined-behaviour sanitizers,
+#                                   and under the thread sanitizer: for every night
 #
-# A second run on an unchanged tree repeats every test, but not clang-tidy and the sanitizer subset: their last clean
-# run on the same contents counts, and the output says so.
+# A second run on an unchanged tree repeats every test, but not clang-tidy and the sanitizers: their last clean run on the
+# same contents counts, and the output says so.
 set -euo pipefail
 # Paths that the caller gave hold from the caller's folder.
 for name in PACKJIT_NVRTC PACKJIT_NVRTC_DIR; do
@@ -17,11 +19,13 @@ for name in PACKJIT_NVRTC PACKJIT_NVRTC_DIR; do
 done
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 
-usage="usage: scripts/test.sh [--quick]"
+usage="usage: scripts/test.sh [--quick | --sanitizers]"
 quick=
+sanitizers=
 case "$#:${1:-}" in
   0:) ;;
   1:--quick) quick=1 ;;
+  1:--sanitizers) sanitizers=1 ;;
   1:--help | 1:-h)
     echo "$usage"
     exit 0
@@ -79,6 +83,28 @@ tree_digest() {
 step "set-up"
 scripts/bootstrap.sh
 
+if [ -n "$sanitizers" ]; then
+  digest=$(tree_digest) || {
+    echo "test.sh: could not read every file of the tree (the reason stands above)" >&2
+    exit 1
+  }
+  stamp=build/sanitized-$digest
+  for preset in asan tsan; do
+    step "sanitizer subset: $preset"
+    if [ -e "$stamp.$preset" ]; then
+      cat "$stamp.$preset"
+      echo "(from the last run on these very contents; not repeated)"
+      continue
+    fi
+    logged "$preset-configure" cmake --preset "$preset"
+    logged "$preset-build" cmake --build --preset "$preset" -j "$jobs"
+    logged "$preset-tests" ctest --preset "$preset" -j "$jobs"
+    grep 'tests passed' "$logs/$preset-tests.log" | tee "$stamp.$preset"
+  done
+  step "done, logs in $logs"
+  exit 0
+fi
+
 step "build, warnings are errors"
 logged configure cmake --preset release -DPACKJIT_WERROR=ON
 grep -E '^-- (CUDA|NVRTC|Fuzz)' "$logs/configure.log" || true
@@ -100,7 +126,7 @@ if [ -z "$quick" ]; then
   scripts/tidy.py build/release
 fi
 
-# After the cheap checks, before the sanitizer builds.
+# After the cheap checks.
 step "tests"
 selection=()
 if nvidia-smi -L >/dev/null 2>&1; then
@@ -111,26 +137,6 @@ else
 fi
 ctest --preset release -j "$jobs" --no-tests=error "${selection[@]}" 2>&1 | tee "$logs/tests.log" |
   grep -vE '^ +Start +[0-9]+:|   Passed  '
-
-if [ -z "$quick" ]; then
-  digest=$(tree_digest) || {
-    echo "test.sh: could not read every file of the tree (the reason stands above)" >&2
-    exit 1
-  }
-  stamp=build/sanitized-$digest
-  for preset in asan tsan; do
-    step "sanitizer subset: $preset"
-    if [ -e "$stamp.$preset" ]; then
-      cat "$stamp.$preset"
-      echo "(from the last run on these very contents; not repeated)"
-      continue
-    fi
-    logged "$preset-configure" cmake --preset "$preset"
-    logged "$preset-build" cmake --build --preset "$preset" -j "$jobs"
-    logged "$preset-tests" ctest --preset "$preset" -j "$jobs"
-    grep 'tests passed' "$logs/$preset-tests.log" | tee "$stamp.$preset"
-  done
-fi
 
 step "done, logs in $logs"
 grep 'tests passed' "$logs/tests.log"
