@@ -176,7 +176,15 @@ void run_merge(const Options& options) {
                       &write_log);
     // The warning has said why.
     if (!file.append_all(database)) throw EnvironmentError(fmt::format("cannot write to '{}'", file.path()));
-    file.compact();
+    // What is kept but never used, and fields of newer versions, are not records: they go into the document itself.
+    if (!file.rewrite([&](Database& all) { all = merge(std::move(all), database); }) &&
+        !(database.unusable.empty() && database.unknown.empty())) {
+      throw EnvironmentError(
+          fmt::format("the records of '{}' are in the journal of '{}', but what of it is kept and never used could not "
+                      "be added; try "
+                      "again when no other packjit writes there",
+                      database.origin, file.path()));
+    }
     text += fmt::format("merged {} entries and {} failed candidates into {}\n", database.entries.size(),
                         database.failed.size(), file.path());
   }

@@ -65,6 +65,10 @@ void check_options(const Options& options) {
   if (!options.capture.empty() && (!options.dims.empty() || !options.ops.empty())) {
     throw std::invalid_argument("tune: a capture says which operators and dims there were; leave OP and --dim out");
   }
+  if (options.lengths.empty() && (options.shape.rows || options.shape.pack_length || options.shape.method)) {
+    throw std::invalid_argument(
+        "tune: --rows, --pack-length and --method say how --lengths are packed, which is missing");
+  }
   if (!options.tokens && (options.sequences || options.longest)) {
     throw std::invalid_argument("tune: --sequences and --longest describe a shape of --tokens, which is missing");
   }
@@ -73,7 +77,7 @@ void check_options(const Options& options) {
       throw std::invalid_argument(fmt::format("tune: --dim must be 1 to {}, found {}", kMaximumLength, dim));
     }
   }
-  if (options.run.seconds <= 0) {
+  if (!(options.run.seconds > 0)) {  // nor a NaN
     throw std::invalid_argument(fmt::format("tune: --budget must be above 0 seconds, found {}", options.run.seconds));
   }
 }

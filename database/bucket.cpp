@@ -104,7 +104,7 @@ std::optional<double> distance(Operator op, const Bucket& a, const Bucket& b) {
 }
 
 std::string text_of(const Bucket& bucket, Operator op) {
-  const std::string common = fmt::format("dim {}, tokens {}", bucket.dim, bucket.tokens);
+  std::string common = fmt::format("dim {}, tokens {}", bucket.dim, bucket.tokens);
   if (!is_scan(op)) return common;
   return fmt::format("{}, spread {}, mean length {}", common, bucket.spread, bucket.mean_length);
 }

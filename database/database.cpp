@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <compare>
+#include <set>
 #include <span>
 #include <tuple>
 
@@ -148,14 +149,21 @@ struct Migration {
 constexpr Migration kMigrations[] = {{1, read_major_1}};
 
 Json parse_json(std::string_view text) {
-  const auto not_too_deep = [](int depth, Json::parse_event_t /*event*/, Json& /*value*/) {
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  const auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
     if (depth > kDeepest) {
       throw std::invalid_argument(fmt::format("more than {} objects and lists are inside each other", kDeepest));
+    }
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    // The parser itself would keep the last of two equal keys.
+    if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) {
+      throw std::invalid_argument(fmt::format("expected every key once, found {} twice", describe(value)));
     }
     return true;
   };
   try {
-    return Json::parse(text, not_too_deep);
+    return Json::parse(text, watch);
   } catch (const Json::exception& error) {
     throw std::invalid_argument(fmt::format("not JSON: {}", error.what()));
   }

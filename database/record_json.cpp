@@ -194,6 +194,15 @@ GpuProperties read_gpu(const nlohmann::json& json, const std::string& place, nlo
   GpuProperties gpu;
   gpu.name = object.text("name");
   gpu.arch = object.text("arch");
+  // It becomes part of a file's name.
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  std::string_view number = gpu.arch;
+  if (number.starts_with("sm_")) number.remove_prefix(3);
+  if (number.size() > 1 && number.back() >= 'a' && number.back() <= 'z') number.remove_suffix(1);
+  if (!gpu.arch.starts_with("sm_") || number.empty() || !std::ranges::all_of(number, is_digit)) {
+    throw std::invalid_argument(
+        fmt::format("{}.arch: expected an architecture like sm_90, found '{}'", place, gpu.arch));
+  }
   gpu.multiprocessors = object.small_integer("multiprocessors");
   gpu.shared_bytes_per_block = object.integer("shared_bytes_per_block");
   gpu.l2_bytes = object.integer("l2_bytes");

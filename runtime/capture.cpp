@@ -172,6 +172,8 @@ std::vector<CapturedShape> parse_capture(std::string_view text, std::string_view
       place.fail(fmt::format("at most {} bytes", kMostLineBytes), fmt::format("{} bytes", line.size()));
     }
     if (line.ends_with('\r')) line.remove_suffix(1);
+    // What a killed writer left, in front of what the next one wrote: a line that begins and does not end.
+    if (line.empty() || (line.starts_with("{\"op\":") && !line.ends_with('}'))) continue;
     shapes.push_back(shape_from(line, place));
   }
   if (shapes.empty()) {
@@ -187,7 +189,11 @@ std::vector<CapturedShape> read_capture_file(const std::filesystem::path& path) 
     throw std::invalid_argument(fmt::format("cannot read captured shapes from {}: {}", name, reason));
   };
   std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) fail("expected a file, found a folder");
+  const auto kind = std::filesystem::status(path, ignored).type();
+  if (kind == std::filesystem::file_type::directory) fail("expected a file, found a folder");
+  if (kind != std::filesystem::file_type::regular && kind != std::filesystem::file_type::not_found) {
+    fail("expected a regular file, found something else");
+  }
   errno = 0;
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
   if (!file) fail(std::generic_category().message(errno));
@@ -219,7 +225,8 @@ void CaptureFile::add(const CapturedShape& shape) noexcept {
     std::unique_ptr<Folder> folder;
     const std::string parent = path.has_parent_path() ? path.parent_path().string() : ".";
     std::error_code error = files_.open_folder(parent, folder);
-    if (!error) error = folder->append(path.filename().string(), line);
+    // Behind a line that a killed writer has left unfinished, which each process can find at its first record only.
+    if (!error) error = folder->append(path.filename().string(), (begun_.exchange(true) ? "" : "\n") + line);
     if (error) stop(error.message());
   } catch (const std::exception& error) {
     stop(error.what());

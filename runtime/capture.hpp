@@ -52,6 +52,7 @@ class CaptureFile {
   FileSystem& files_;
   std::string path_;
   LogCallback log_;
+  std::atomic<bool> begun_ = false;
   std::atomic<bool> stopped_ = false;
 };
 

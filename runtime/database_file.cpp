@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/digest.hpp"
+#include "runtime/errors.hpp"
 #include "runtime/settings.hpp"
 
 namespace packjit {
@@ -63,8 +64,10 @@ std::vector<std::string> database_stems(FileSystem& files, const std::string& fo
   if (error == std::errc::no_such_file_or_directory) return stems;
   if (!error) error = opened->list(names);
   if (error) {
-    throw std::runtime_error(
-        fmt::format("cannot read the folder of tuning databases '{}': {}", folder, error.message()));
+    throw EnvironmentError(
+        fmt::format("cannot read the folder of tuning databases '{}': {}; name another one in PACKJIT_DATABASE_DIR, or "
+                    "set that to off",
+                    folder, error.message()));
   }
   for (const std::string& name : names) {
     const std::size_t dot = std::min(name.find('.'), name.size());

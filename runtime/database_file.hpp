@@ -28,7 +28,7 @@ struct DatabaseLocation {
 
 /// The name of a GPU model's files, without ending: "sm_90_132sm_1f2e3d4c".
 [[nodiscard]] std::string database_stem(const GpuProperties& gpu);
-/// The stems of all databases in a folder, sorted; none where there is no folder. Throws std::runtime_error where the
+/// The stems of all databases in a folder, sorted; none where there is no folder. Throws EnvironmentError where the
 /// folder cannot be read.
 [[nodiscard]] std::vector<std::string> database_stems(FileSystem& files, const std::string& folder);
 

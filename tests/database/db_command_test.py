@@ -59,6 +59,36 @@ class Db(Command):
         self.assertEqual(len(self.json_of("db", "prune")["removed"]), 2)
         self.assertEqual(self.of_user("list")[0]["entries"], 0)
 
+    def test_merge_keeps_what_is_never_used(self):
+        def newer(document):
+            document["version"]["minor"] = 7
+            document["colour"] = "green"
+            document["entries"][0]["config"]["block"] = 7
+        self.run_packjit("db", "merge", self.changed("newer.json", newer))
+        document = self.of_user("show")[0]["document"]
+        self.assertEqual(document["colour"], "green")
+        self.assertEqual(document["version"]["minor"], 7)
+        self.assertEqual(len(document["entries"]), 2)
+        self.assertEqual(self.of_user("list")[0]["unusable"], 1)
+
+    def test_an_architecture_is_no_path(self):
+        for arch in ("../escaped", "sm_", "sm_90/x", "90"):
+            bad = self.changed("bad.json", lambda document: document["gpu"].update(arch=arch))
+            self.assertIn("gpu.arch: expected an architecture like sm_90, found '%s'" % arch,
+                          self.run_packjit("db", "merge", bad, status=2))
+
+    def test_a_key_that_is_there_twice_is_damage(self):
+        twice = self.path / "twice.json"
+        text = GOLDEN.read_text().rstrip()
+        twice.write_text(text[:-1] + ', "entries": []}')
+        self.assertIn("expected every key once, found", self.run_packjit("db", "merge", twice, status=2))
+
+    def test_a_file_in_place_of_the_folder(self):
+        place = self.path / "file"
+        place.write_text("x")
+        self.assertIn("cannot read the folder of tuning databases",
+                      self.run_packjit("db", "list", status=3, database=place))
+
     def test_merge_into_a_file(self):
         other = self.changed("other.json", lambda document: document["entries"][0]["time"].update(median_ms=0.2))
         out = self.path / "all.json"

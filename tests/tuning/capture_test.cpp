@@ -56,6 +56,14 @@ TEST(Capture, ALineThatWasNotWrittenToTheEndIsLeftOut) {
             "cannot read captured shapes from x: expected a JSON object a line, found no whole line");
 }
 
+TEST(Capture, WhatAKilledWriterLeftCostsItsOwnRecordOnly) {
+  const CapturedShape shape{
+      .spec = Spec(Operator::conv1d_pack_fwd), .dim = 8, .seqlen = 5, .rows = {{2, 3}}, .calls = 1};
+  const std::string line = capture_line(shape);
+  const std::string text = line + "\n" + line.substr(0, line.size() / 2) + "\n" + line + "\n";
+  EXPECT_EQ(parse_capture(text, "test"), (std::vector<CapturedShape>{shape, shape}));
+}
+
 TEST(Capture, RefusesWhatItDoesNotUnderstand) {
   const std::pair<const char*, const char*> cases[] = {
       {R"([1])", "a JSON object, found a list"},
@@ -80,13 +88,16 @@ TEST(Capture, RefusesWhatItDoesNotUnderstand) {
       {R"({"op":"ssm_pack_fwd","spec":{},"dim":8,"seqlen":6,"rows":[[3,4]]})",
        "\"seqlen\" to be a whole number from 7 to 2147483647, found 6"},
       {R"({"op":"ssm_pack_fwd","spec":{},"dim":8,"calls":0,"rows":[[3]]})", "\"calls\" to be a whole number from 1"},
-      {R"({"op":"ssm_pack_fwd")", "a JSON object, found none: "},
-      {"", "a JSON object, found none: "},
+      {R"({"op":"ssm_pack_fwd"]})", "a JSON object, found none: "},
   };
   for (const auto& [line, message] : cases) {
     const std::string said = refusal_of(line);
     EXPECT_EQ(said.find(kBegin), 0U) << line << ": " << said;
     EXPECT_NE(said.find(message), std::string::npos) << line << ": " << said;
+  }
+  // Nothing but an unfinished record, or nothing at all, is no capture.
+  for (const char* none : {R"({"op":"ssm_pack_fwd")", ""}) {
+    EXPECT_NE(refusal_of(none).find("expected a JSON object a line, found no whole line"), std::string::npos) << none;
   }
   const std::string good = R"({"op":"ssm_pack_fwd","spec":{},"dim":8,"rows":[[3]]})";
   EXPECT_NE(refusal_of(good + "\n{}").find("line 2"), std::string::npos);
