@@ -153,6 +153,7 @@ Times measure(Instruments& with, int calls_per_repeat, const std::function<void(
   with.device.synchronize();
   const std::int64_t wait = waiting_time(with, calls, work);
   std::vector<double> milliseconds;
+  milliseconds.reserve(static_cast<std::size_t>(with.repeats));
   for (int i = 0; i < with.repeats; ++i) milliseconds.push_back(measure_round(with, i, wait, calls, work));
   wait_on_device(with, with.repeats, kShortestWait);
   Times times = spread_of(milliseconds);
