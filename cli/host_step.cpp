@@ -117,8 +117,8 @@ void HostStep::use(packjit_device* device) {
       tensor->data = to_pointer(memory_ + used_);
       used_ += (bytes + kApart - 1) / kApart * kApart;
       if (used_ > kMemoryBytes) throw std::logic_error("the tensors of a step need more memory");
-      const packjit_tensor* const place = tensor.get();
-      std::memcpy(call.bytes.data() + offset, static_cast<const void*>(&place), sizeof(place));
+      const void* const place = tensor.get();
+      std::memcpy(call.bytes.data() + offset, static_cast<const void*>(&place), sizeof(void*));
       call.tensors.push_back(std::move(tensor));
     }
   }
