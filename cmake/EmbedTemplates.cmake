@@ -1,16 +1,8 @@
 # Writes OUTPUT, a C++ file that defines packjit::embedded_template for the files NAMES below ROOT.
+include("${CMAKE_CURRENT_LIST_DIR}/EmbedText.cmake")
 set(cases "")
 foreach(name IN LISTS NAMES)
-  file(READ "${ROOT}/${name}" text)
-  # Compilers limit the length of one literal; adjacent ones are joined.
-  string(LENGTH "${text}" length)
-  set(literal "")
-  set(begin 0)
-  while(begin LESS length)
-    string(SUBSTRING "${text}" ${begin} 8000 piece)
-    string(APPEND literal "R\"packjit(${piece})packjit\"\n")
-    math(EXPR begin "${begin} + 8000")
-  endwhile()
+  packjit_literals("${ROOT}/${name}" literal)
   string(APPEND cases "    {\"${name}\", ${literal}},\n")
 endforeach()
 file(WRITE "${OUTPUT}" "#include \"templates/embedded_templates.hpp\"
