@@ -45,14 +45,6 @@ struct ListedRow {
   BenchRow row;
 };
 
-std::vector<Operator> chosen_operators(const std::vector<std::string>& only) {
-  if (only.empty()) return {std::begin(kOperators), std::end(kOperators)};
-  std::vector<Operator> chosen;
-  chosen.reserve(only.size());
-  for (const std::string& name : only) chosen.push_back(operator_named(name));
-  return chosen;
-}
-
 void check_options(const Options& options) {
   if (options.choices.dim < 1 || options.repeats < 1) {
     throw std::invalid_argument(fmt::format("bench ops: --dim {} and --repeats {} must both be at least 1",

@@ -46,11 +46,7 @@ void measure_calls(const Bench& bench, const std::vector<PreparedCall>& calls, i
   row.config = configs_text(calls);
   row.dim = bench.choices.dim;
   row.real_tokens = bench.shape.real_tokens();
-  for (const PreparedCall& call : calls) {
-    const double elements = static_cast<double>(call.computed_tokens) * static_cast<double>(row.dim);
-    row.work += {static_cast<double>(tensor_bytes(call.spec, call.sizes)),
-                 exponentials_per_element(call.spec) * elements, instructions_per_element(call.spec) * elements};
-  }
+  for (const PreparedCall& call : calls) row.work += work_of(call.spec, call.sizes, call.computed_tokens);
   row.limits = limits_of(row.work, {bench.bytes_per_second, row.times.highest_mhz, device.info().multiprocessors});
 }
 

@@ -66,6 +66,14 @@ std::string given_options(const CLI::App& command, const std::vector<std::string
   return text;
 }
 
+std::vector<Operator> chosen_operators(const std::vector<std::string>& names) {
+  if (names.empty()) return {std::begin(kOperators), std::end(kOperators)};
+  std::vector<Operator> chosen;
+  chosen.reserve(names.size());
+  for (const std::string& name : names) chosen.push_back(operator_named(name));
+  return chosen;
+}
+
 std::string flag_name(std::string_view field) {
   std::string name = "--" + std::string(field);
   std::replace(name.begin(), name.end(), '_', '-');

@@ -49,6 +49,9 @@ class SpecOptions {
 /// the last part is shown, since folders belong to one machine.
 [[nodiscard]] std::string given_options(const CLI::App& command, const std::vector<std::string>& paths);
 
+/// Those that are named; all four where none is. Throws std::invalid_argument that lists the names.
+[[nodiscard]] std::vector<Operator> chosen_operators(const std::vector<std::string>& names);
+
 /// "--d-state" for the field "d_state".
 [[nodiscard]] std::string flag_name(std::string_view field);
 

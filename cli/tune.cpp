@@ -44,14 +44,6 @@ struct Options {
   bool json = false;
 };
 
-std::vector<Operator> chosen_operators(const std::vector<std::string>& names) {
-  if (names.empty()) return {std::begin(kOperators), std::end(kOperators)};
-  std::vector<Operator> chosen;
-  chosen.reserve(names.size());
-  for (const std::string& name : names) chosen.push_back(operator_named(name));
-  return chosen;
-}
-
 void check_options(const Options& options) {
   const int sources = (options.lengths.empty() ? 0 : 1) + (options.capture.empty() ? 0 : 1) + (options.tokens ? 1 : 0);
   if (sources > 1) {

@@ -23,7 +23,6 @@
 #include "runtime/nvrtc.hpp"
 #include "tuning/candidate_check.hpp"
 #include "tuning/difference.hpp"
-#include "tuning/limits.hpp"
 #include "tuning/measure.hpp"
 #include "tuning/prepared_call.hpp"
 #include "tuning/trial_json.hpp"
@@ -309,10 +308,7 @@ std::vector<Trial> GpuBench::time(const TuningTarget& target, std::span<const Co
 }
 
 double GpuBench::limit_ms(const TuningTarget& target) {
-  const Sizes sizes = sizes_of(target);
-  const double elements = static_cast<double>(target.batch.real_tokens()) * static_cast<double>(target.work.dim);
-  const Work work{static_cast<double>(tensor_bytes(target.spec, sizes)),
-                  exponentials_per_element(target.spec) * elements, instructions_per_element(target.spec) * elements};
+  const Work work = work_of(target.spec, sizes_of(target), target.batch.real_tokens());
   return limits_of(work, {state_->bytes_per_second, state_->clock_mhz, state_->device->info().multiprocessors})
       .largest_ms();
 }

@@ -34,6 +34,12 @@ Config config_for(const CallSetting& setting, const Spec& spec, const BatchShape
   return with_settings(choose_config(spec, setting.device.info(), work).config, setting.settings);
 }
 
+Work work_of(const Spec& spec, const Sizes& sizes, std::int64_t tokens) {
+  const double elements = static_cast<double>(tokens) * static_cast<double>(sizes.dim);
+  return {static_cast<double>(tensor_bytes(spec, sizes)), exponentials_per_element(spec) * elements,
+          instructions_per_element(spec) * elements};
+}
+
 PreparedCall whole_call(const CallSetting& setting, const Spec& spec, const BatchShape& shape,
                         const BatchTensors& tensors) {
   PreparedCall call{spec,

@@ -8,6 +8,7 @@
 #include "runtime/operator_call.hpp"
 #include "tuning/batch_shape.hpp"
 #include "tuning/batch_tensors.hpp"
+#include "tuning/limits.hpp"
 #include "tuning/operator_choices.hpp"
 
 namespace packjit {
@@ -31,6 +32,9 @@ struct PreparedCall {
 
 [[nodiscard]] Sizes batch_sizes(const OperatorChoices& choices, const BatchShape& shape);
 [[nodiscard]] Config config_for(const CallSetting& setting, const Spec& spec, const BatchShape& shape);
+
+/// What a call of so many real tokens has to do at least.
+[[nodiscard]] Work work_of(const Spec& spec, const Sizes& sizes, std::int64_t tokens);
 
 /// One call on all rows of a shape.
 [[nodiscard]] PreparedCall whole_call(const CallSetting& setting, const Spec& spec, const BatchShape& shape,

@@ -63,7 +63,8 @@ class TrialBench {
   /// others have all rounds, or no failure and fewer rounds where nobody timed them to the end.
   [[nodiscard]] virtual std::vector<Trial> time(const TuningTarget& target, std::span<const Config> candidates,
                                                 int rounds) = 0;
-  /// Called by check() and time() before each use of a candidate, with its number in the call; may be empty.
+  /// Called by the check() and time() of benches that try candidates in their own process, before each use of one, with
+  /// its number in the call; may be empty.
   std::function<void(std::size_t)> on_use;
 
   /// What one call takes at least on this GPU, milliseconds: the largest of its limits.

@@ -92,7 +92,6 @@ std::vector<Trial> WorkerBench::compile(const Spec& spec, std::span<const Config
 }
 
 Trial WorkerBench::check(const Spec& spec, const Config& candidate, const TuningTarget* target) {
-  if (on_use) on_use(0);
   json question = {{"do", "check"}, {"spec", json_of(spec)}, {"candidates", json_of({&candidate, 1})}};
   if (target != nullptr) question["target"] = json_of(*target);
   const Answer answer = ask(question, settings_.compile);
