@@ -3,19 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cstdint>
-#include <cstdio>
-#include <cstring>
 #include <functional>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <stdexcept>
 #include <string>
 #include <system_error>
+
+#include "runtime/text_file.hpp"
 
 namespace packjit {
 namespace {
@@ -180,19 +178,9 @@ std::vector<Document> read_lengths_file(const std::filesystem::path& path) {
   };
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) fail("expected a file, found a folder");
-  errno = 0;
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
-  if (!file) fail(std::generic_category().message(errno));
-  std::string text;
-  std::string chunk(std::size_t{1} << 16, '\0');
-  for (std::size_t got; (got = std::fread(chunk.data(), 1, chunk.size(), file.get())) > 0;) {
-    text.append(chunk, 0, got);
-    if (text.size() > kMaximumLengthsFile) {
-      fail(fmt::format("expected at most {} bytes, found more; split the file", kMaximumLengthsFile));
-    }
-  }
-  if (std::ferror(file.get()) != 0) fail(std::generic_category().message(errno));
-  return parse_lengths(text, name);
+  const std::string too_large =
+      fmt::format("expected at most {} bytes, found more; split the file", kMaximumLengthsFile);
+  return parse_lengths(read_text_file(path, kMaximumLengthsFile, too_large, fail), name);
 }
 
 }  // namespace packjit

@@ -19,6 +19,7 @@
 #include "cli/source_file.hpp"
 #include "cli/spec_options.hpp"
 #include "cli/terminal.hpp"
+#include "database/record_json.hpp"
 #include "runtime/edited_source.hpp"
 #include "runtime/host/host_compiler.hpp"
 #include "runtime/operator_call.hpp"
@@ -72,19 +73,6 @@ void warn_of_ignored(const RunInputs& inputs, const RunArguments& arguments) {
   const std::string line = fmt::format("packjit: warning: {} holds tensors that {} does not take; ignored: {}\n",
                                        arguments.in, arguments.op, fmt::join(names, ", "));
   std::fwrite(line.data(), 1, line.size(), stderr);
-}
-
-Json json_of(const FieldValues& values) {
-  Json json = Json::object();
-  for (const Field& field : values.table()) {
-    const std::string name(field.name);
-    if (field.labels.empty()) {
-      json[name] = values[field.name];
-    } else {
-      json[name] = values.text(field.name);
-    }
-  }
-  return json;
 }
 
 Json sizes_json(const RunInputs& inputs) {

@@ -60,8 +60,11 @@ template <typename Record>
 void put(std::vector<Record>& records, Record record) {
   const auto same = std::ranges::find_if(records, [&](const Record& other) { return same_place(record, other); });
   if (same == records.end()) {
-    const auto after =
-        std::ranges::upper_bound(records, order_of(record), {}, [](const Record& r) { return order_of(r); });
+    // Documents are in order, so most records come last.
+    const auto order = order_of(record);
+    const bool last = records.empty() || !(order < order_of(records.back()));
+    const auto after = last ? records.end()
+                            : std::ranges::upper_bound(records, order, {}, [](const Record& r) { return order_of(r); });
     records.insert(after, std::move(record));
   } else if (better(record, *same)) {
     *same = std::move(record);

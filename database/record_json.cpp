@@ -13,19 +13,6 @@ namespace {
 
 using Ordered = nlohmann::ordered_json;
 
-Ordered json_of(const FieldValues& values) {
-  Ordered json = Ordered::object();
-  for (const Field& field : values.table()) {
-    const std::string name(field.name);
-    if (field.labels.empty()) {
-      json[name] = values[field.name];
-    } else {
-      json[name] = values.text(field.name);
-    }
-  }
-  return json;
-}
-
 Ordered json_of(const Workload& work) {
   return {{"tokens", work.tokens}, {"sequences", work.sequences}, {"dim", work.dim}, {"longest", work.longest}};
 }
@@ -139,6 +126,19 @@ void add_unknown(Ordered& json, const nlohmann::json& unknown) {
       add_unknown(*found, value);
     }
   }
+}
+
+Ordered json_of(const FieldValues& values) {
+  Ordered json = Ordered::object();
+  for (const Field& field : values.table()) {
+    const std::string name(field.name);
+    if (field.labels.empty()) {
+      json[name] = values[field.name];
+    } else {
+      json[name] = values.text(field.name);
+    }
+  }
+  return json;
 }
 
 Ordered json_of(const GpuProperties& gpu) {

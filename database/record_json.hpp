@@ -10,6 +10,8 @@ namespace packjit {
 // Entries, failed candidates and GPUs as JSON, fields in the order of docs/database_format.md. Reading throws
 // std::invalid_argument that names the place and what was found there.
 
+/// Every field with its label, or its number where it has none.
+[[nodiscard]] nlohmann::ordered_json json_of(const FieldValues& values);
 [[nodiscard]] nlohmann::ordered_json json_of(const GpuProperties& gpu);
 [[nodiscard]] nlohmann::ordered_json json_of(const Entry& entry);  ///< without its GPU, which is the document's
 [[nodiscard]] nlohmann::ordered_json json_of(const FailedCandidate& candidate);

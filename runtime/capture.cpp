@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -14,7 +12,9 @@
 #include <system_error>
 #include <utility>
 
+#include "database/record_json.hpp"
 #include "runtime/settings.hpp"
+#include "runtime/text_file.hpp"
 
 namespace packjit {
 namespace {
@@ -147,16 +147,12 @@ CapturedShape shape_from(std::string_view line, const Place& place) {
 }  // namespace
 
 std::string capture_line(const CapturedShape& shape) {
-  nlohmann::ordered_json spec = nlohmann::ordered_json::object();
-  for (const Field& field : shape.spec.values.table()) {
-    if (field.labels.empty()) {
-      spec[std::string(field.name)] = shape.spec.values[field.name];
-    } else {
-      spec[std::string(field.name)] = shape.spec.values.text(field.name);
-    }
-  }
-  const nlohmann::ordered_json line = {{"op", name_of(shape.spec.op)}, {"spec", spec},         {"dim", shape.dim},
-                                       {"seqlen", shape.seqlen},       {"calls", shape.calls}, {"rows", shape.rows}};
+  const nlohmann::ordered_json line = {{"op", name_of(shape.spec.op)},
+                                       {"spec", json_of(shape.spec.values)},
+                                       {"dim", shape.dim},
+                                       {"seqlen", shape.seqlen},
+                                       {"calls", shape.calls},
+                                       {"rows", shape.rows}};
   return line.dump();
 }
 
@@ -194,17 +190,9 @@ std::vector<CapturedShape> read_capture_file(const std::filesystem::path& path) 
   if (kind != std::filesystem::file_type::regular && kind != std::filesystem::file_type::not_found) {
     fail("expected a regular file, found something else");
   }
-  errno = 0;
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
-  if (!file) fail(std::generic_category().message(errno));
-  std::string text;
-  std::string chunk(std::size_t{1} << 16, '\0');
-  for (std::size_t got; (got = std::fread(chunk.data(), 1, chunk.size(), file.get())) > 0;) {
-    text.append(chunk, 0, got);
-    if (text.size() > kMostFileBytes) fail(fmt::format("expected at most {} bytes, found more", kMostFileBytes));
-  }
-  if (std::ferror(file.get()) != 0) fail(std::generic_category().message(errno));
-  return parse_capture(text, name);
+  return parse_capture(
+      read_text_file(path, kMostFileBytes, fmt::format("expected at most {} bytes, found more", kMostFileBytes), fail),
+      name);
 }
 
 CaptureFile::CaptureFile(FileSystem& files, std::string path, LogCallback log)
