@@ -111,9 +111,9 @@ void unite(Json& a, const Json& b) {
 }
 
 template <typename Record>
-void read_records(JsonObject& document, const std::string& name, bool failed, Database& database,
+void read_records(JsonObject& document, std::string_view name, bool failed, Database& database,
                   std::vector<Record>& records) {
-  const Json list = document.take(name);
+  const Json& list = document.take(name);
   if (!list.is_array()) throw std::invalid_argument(fmt::format("{}: expected a list, found {}", name, describe(list)));
   for (std::size_t i = 0; i < list.size(); ++i) {
     const Operator any = Operator::conv1d_pack_fwd;  // replaced by what is read
@@ -133,13 +133,13 @@ void read_records(JsonObject& document, const std::string& name, bool failed, Da
 }
 
 /// Version 1, all minor versions. `version` holds what else stood beside the two numbers.
-Database read_major_1(JsonObject document) {
+Database read_major_1(JsonObject& document) {
   Database database;
   Json unknown_of_gpu = Json::object();
   if (document.has("gpu")) database.gpu = read_gpu(document.take("gpu"), "gpu", unknown_of_gpu);
   read_records(document, "entries", false, database, database.entries);
   read_records(document, "failed", true, database, database.failed);
-  database.unknown = std::move(document).rest();
+  database.unknown = document.rest();
   if (!unknown_of_gpu.empty()) database.unknown["gpu"] = std::move(unknown_of_gpu);
   return database;
 }
@@ -147,7 +147,7 @@ Database read_major_1(JsonObject document) {
 /// How the documents of each major version become what this version holds.
 struct Migration {
   int major;
-  Database (*read)(JsonObject document);
+  Database (*read)(JsonObject& document);
 };
 constexpr Migration kMigrations[] = {{1, read_major_1}};
 
@@ -225,7 +225,8 @@ std::string label_of(const FailedCandidate& candidate) {
 }  // namespace
 
 Database parse_database(std::string_view text) {
-  JsonObject document(parse_json(text), "");
+  const Json json = parse_json(text);
+  JsonObject document(json, "");
   if (const std::string format = document.text("format"); format != kFormat) {
     throw std::invalid_argument(fmt::format("format: expected '{}', found '{}'", kFormat, format));
   }
@@ -236,9 +237,9 @@ Database parse_database(std::string_view text) {
         fmt::format("it has version {}.{}, and this packjit reads versions up to {}.x; use a newer packjit for it",
                     major, minor, kDatabaseMajor));
   }
-  document.keep_rest_of("version", std::move(version));
+  document.keep_rest_of("version", version);
   const Migration* migration = std::ranges::find(kMigrations, major, &Migration::major);
-  Database database = migration->read(std::move(document));
+  Database database = migration->read(document);
   if (major == kDatabaseMajor) database.minor = std::max(minor, kDatabaseMinor);
   return database;
 }

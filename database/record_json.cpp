@@ -43,32 +43,32 @@ std::string read_values(const nlohmann::json& json, const std::string& place, Fi
   return {};
 }
 
-Workload read_workload(JsonObject& object, const std::string& name) {
+Workload read_workload(JsonObject& object, std::string_view name) {
   JsonObject inner = object.object(name);
   Workload work;
   work.tokens = inner.integer("tokens", 1);
   work.sequences = inner.integer("sequences", 1);
   work.dim = inner.integer("dim", 1);
   work.longest = inner.integer("longest", 1);
-  object.keep_rest_of(name, std::move(inner));
+  object.keep_rest_of(name, inner);
   return work;
 }
 
-TimeStatistics read_time(JsonObject& object, const std::string& name) {
+TimeStatistics read_time(JsonObject& object, std::string_view name) {
   JsonObject inner = object.object(name);
   TimeStatistics time;
   time.median_ms = inner.number("median_ms");
   time.low_ms = inner.number("low_ms");
   time.high_ms = inner.number("high_ms");
   time.rounds = inner.small_integer("rounds");
-  object.keep_rest_of(name, std::move(inner));
+  object.keep_rest_of(name, inner);
   return time;
 }
 
 /// Operator, Spec and Config; returns why they cannot be used.
 std::string read_pair(JsonObject& object, Spec& spec, Config& config) {
   const std::string name = object.text("operator");
-  const nlohmann::json spec_json = object.take("spec"), config_json = object.take("config");
+  const nlohmann::json &spec_json = object.take("spec"), &config_json = object.take("config");
   try {
     const Operator op = operator_named(name);
     spec = Spec(op);
@@ -207,7 +207,7 @@ GpuProperties read_gpu(const nlohmann::json& json, const std::string& place, nlo
   gpu.shared_bytes_per_block = object.integer("shared_bytes_per_block");
   gpu.l2_bytes = object.integer("l2_bytes");
   gpu.memory_clock_mhz = object.small_integer("memory_clock_mhz");
-  unknown = std::move(object).rest();
+  unknown = object.rest();
   return gpu;
 }
 
@@ -217,7 +217,7 @@ std::string read_record(const nlohmann::json& json, const std::string& place, En
   JsonObject bucket = object.object("bucket");
   record.bucket = {bucket.integer("dim", 1), bucket.integer("tokens", 1), bucket.integer("spread"),
                    bucket.integer("mean_length")};
-  object.keep_rest_of("bucket", std::move(bucket));
+  object.keep_rest_of("bucket", bucket);
   record.measured = read_workload(object, "measured");
   record.time = read_time(object, "time");
   record.built_in = read_time(object, "built_in");
@@ -228,12 +228,12 @@ std::string read_record(const nlohmann::json& json, const std::string& place, En
   JsonObject check = object.object("check");
   record.check.method = check.text("method");
   record.check.error = check.number("error");
-  object.keep_rest_of("check", std::move(check));
+  object.keep_rest_of("check", check);
   record.nvrtc = object.text("nvrtc");
   record.driver = object.text("driver");
   record.source_digest = object.text("source_digest");
   record.date = object.text("date");
-  record.unknown = std::move(object).rest();
+  record.unknown = object.rest();
   return problem.empty() ? why_unusable(record) : problem;
 }
 
@@ -245,7 +245,7 @@ std::string read_record(const nlohmann::json& json, const std::string& place, Fa
   record.nvrtc = object.text("nvrtc");
   record.driver = object.text("driver");
   record.source_digest = object.text("source_digest");
-  record.unknown = std::move(object).rest();
+  record.unknown = object.rest();
   return problem.empty() ? why_unusable(record) : problem;
 }
 

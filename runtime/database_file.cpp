@@ -102,7 +102,14 @@ Database parse_journal_line(std::string_view line) {
   return parse_database(summed);
 }
 
-std::string database_digest(const Database& database) { return digest_hex(write_database(database)); }
+std::string database_digest(const Database& database) {
+  std::string text;
+  for (const Entry& entry : database.entries) {
+    text += fmt::format("{} {} {} {}\n", name_of(entry.spec.op), entry.spec.values.text(),
+                        text_of(entry.bucket, entry.spec.op), entry.config.values.text());
+  }
+  return digest_hex(text);
+}
 
 DatabaseFile::DatabaseFile(FileSystem& files, std::string folder, std::string stem, std::optional<GpuProperties> gpu,
                            Clock clock, LogCallback log)

@@ -37,7 +37,7 @@ struct DatabaseLocation {
 [[nodiscard]] std::string journal_line(const Database& record);
 [[nodiscard]] Database parse_journal_line(std::string_view line);
 
-/// The digest of a database's contents, 32 hexadecimal digits.
+/// A digest of what look-ups can find, 32 hexadecimal digits: operator, Spec, bucket and Config of every entry.
 [[nodiscard]] std::string database_digest(const Database& database);
 
 /// The database of one GPU model on the disk: a compact document STEM.json, and STEM.journal with a line for each

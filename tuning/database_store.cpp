@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
-// SHIPPED#include "database/shipped.hpp"
+#include "database/shipped.hpp"
 #include "runtime/digest.hpp"
 #include "runtime/errors.hpp"
 #include "tuning/trial_json.hpp"
@@ -79,7 +79,7 @@ std::vector<Entry> DatabaseStore::nearest(const Spec& spec, const Bucket& bucket
     }
   };
   add_from(known_);
-  // SHIPPEDfor (const Database& shipped : shipped_databases()) add_from(shipped);
+  for (const Database& shipped : shipped_databases()) add_from(shipped);
   std::ranges::stable_sort(near, {}, [](const auto& pair) { return pair.first; });
   constexpr std::size_t kMost = 8;
   std::vector<Entry> entries;
