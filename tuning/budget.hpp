@@ -5,7 +5,8 @@
 
 namespace packjit {
 
-/// Seconds that are left, and what the next step will probably cost: the dearest of the last few like it.
+/// Seconds that are left, and what the next step will probably cost. A step costs something once and something for each
+/// unit: as much a unit as the largest of the last few like it, and once the most that any of them took beyond that.
 class Budget {
  public:
   enum class Step { compile, time, check };

@@ -327,7 +327,8 @@ class Search {
       constexpr int kTogether = 7;  // rounds
       const std::vector<Config> running = finals.running();
       if (running.size() == 1 && finals.rounds() > 0) break;  // nothing is left to compare with
-      if (budget_.estimate(Step::time, static_cast<int>(running.size()) * kTogether) > budget_.left()) {
+      const double left = budget_.left() + options_.grace_seconds;
+      if (budget_.estimate(Step::time, static_cast<int>(running.size()) * kTogether) > left) {
         result_.cut_short = result_.cut_short || finals.rounds() < options_.confirm_rounds;
         break;
       }

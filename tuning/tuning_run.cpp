@@ -108,6 +108,7 @@ std::vector<TargetOutcome> tune_all(TrialBench& bench, std::span<const TuningTar
     TuneOptions each = options.each;
     each.seconds = share_of_first(targets, std::span(open).subspan(n), met) * (end - begin);
     if (options.most_seconds > 0) each.seconds = std::min(each.seconds, options.most_seconds);
+    each.grace_seconds = std::min(each.seconds, end - begin - each.seconds);
     if (each.seconds <= 0) {
       if (events.finished) events.finished(target, outcome);
       continue;

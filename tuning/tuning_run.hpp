@@ -35,7 +35,7 @@ class TuningStore {
 };
 
 struct TuningRunOptions {
-  TuneOptions each;         ///< of a target; its `seconds` are not read
+  TuneOptions each;         ///< of a target; its `seconds` and `grace_seconds` are not read
   double seconds = 900;     ///< of all targets
   double most_seconds = 0;  ///< of one target; 0: whatever its share is
   bool again = false;       ///< also targets that are done; their Entry is the incumbent

@@ -1,4 +1,5 @@
 #include "tuning/tuner.hpp"
+#include "tuning/budget.hpp"
 
 #include <gtest/gtest.h>
 
@@ -325,6 +326,38 @@ TEST(Tuner, KeepsTheBudgetToWithinACandidate) {
       EXPECT_LT(result.entry->time.median_ms, 0.95 * result.entry->built_in.median_ms);
     }
   }
+}
+
+TEST(Tuner, WhatADearCompileFoundIsComparedAllTheSame) {
+  for (const double grace : {0.0, 4.0}) {
+    FakeBench bench(scan_model(0.5));
+    bench.at_work = [&] { bench.compile_seconds = 3; };  // the built-in Config's took 1
+    TuneOptions options = patient();
+    options.seconds = 4;
+    options.grace_seconds = grace;
+    const TuningResult result = tuned(bench, small_space(), {}, options);
+    ASSERT_TRUE(result.entry);
+    EXPECT_TRUE(result.cut_short);
+    EXPECT_EQ(result.entry->time.rounds, grace > 0 ? 21 : 2);
+    EXPECT_EQ(result.entry->time.median_ms<result.entry->built_in.median_ms, grace> 0);
+    EXPECT_LE(bench.now - 1000, 4 + 4 + 0.2) << "a compile that was begun, a check";
+  }
+}
+
+TEST(TunerBudget, AStepCostsSomethingOnceAndSomethingAUnit) {
+  double now = 10;
+  Budget budget([&] { return now; }, 100);
+  const auto spend = [&](int units, double seconds) {
+    const double begin = budget.now();
+    now += seconds;
+    budget.spent(Budget::Step::time, units, begin);
+  };
+  EXPECT_EQ(budget.estimate(Budget::Step::time, 7), 0);
+  spend(2, 0.25);
+  EXPECT_DOUBLE_EQ(budget.estimate(Budget::Step::time, 8), 1);
+  spend(32, 0.5);  // 1/64 each, so the first took 7/32 beside its two
+  EXPECT_NEAR(budget.estimate(Budget::Step::time, 64), 0.21875 + 1, 1e-9);
+  EXPECT_NEAR(budget.left(), 99.25, 1e-9);
 }
 
 TEST(Tuner, WithoutTimeThereIsNoEntry) {
