@@ -37,7 +37,7 @@ _SSM_BACKWARD = (*_SSM_INPUTS, "dout", "dfinal_states", "checkpoints",
 # --- what the C calls need, and their outputs ---------------------------------------------------------------------------
 
 def _like(tensor: Optional[Tensor]) -> Optional[Tensor]:
-    """Memory for an output or gradient: in the layout of `tensor` where that is dense, in one of its own otherwise."""
+    """Memory for a gradient: in the layout of `tensor` where that is dense, in one of its own otherwise."""
     return None if tensor is None else torch.empty_like(tensor)
 
 
@@ -59,10 +59,16 @@ def _in_dtype_of(x: Tensor, tensor: Optional[Tensor]) -> Optional[Tensor]:
     return tensor if tensor is None or tensor.dtype == x.dtype else tensor.to(x.dtype)
 
 
+def _dense(tensor: Optional[Tensor]) -> Optional[Tensor]:
+    """Parameters and states, small beside activations, are taken dense only. Activations are never copied."""
+    return tensor if tensor is None or tensor.is_contiguous() else tensor.contiguous()
+
+
 def conv_forward(seq_map: packjit.SequenceMap, x: Tensor, weight: Tensor, bias: Optional[Tensor],
                  initial_states: Optional[Tensor], silu: bool, final_states: bool) -> Tuple[Tensor, Optional[Tensor]]:
     """(out, final states if they are asked for). weight and bias are rounded to x's dtype."""
-    weight, bias = _in_dtype_of(x, weight), _in_dtype_of(x, bias)
+    weight, bias = _dense(_in_dtype_of(x, weight)), _dense(_in_dtype_of(x, bias))
+    initial_states = _dense(initial_states)
     out = torch.empty_like(x)
     states = None
     if final_states:
@@ -76,7 +82,8 @@ def conv_backward(seq_map: packjit.SequenceMap, x: Tensor, weight: Tensor, bias:
                   initial_states: Optional[Tensor], dout: Tensor, dfinal_states: Optional[Tensor],
                   silu: bool) -> Tuple[Tensor, Tensor, Optional[Tensor], Optional[Tensor]]:
     """(dx, dweight fp32, dbias fp32, dinitial_states)"""
-    weight, bias = _in_dtype_of(x, weight), _in_dtype_of(x, bias)
+    weight, bias = _dense(_in_dtype_of(x, weight)), _dense(_in_dtype_of(x, bias))
+    initial_states, dfinal_states = _dense(initial_states), _dense(dfinal_states)
     gradients = (torch.empty_like(x), torch.empty_like(weight, dtype=torch.float32),
                  None if bias is None else torch.empty_like(bias, dtype=torch.float32), _like(initial_states))
     calls.run(_conv_options(x, weight, bias, initial_states, silu, dfinal_states is not None), _c.BACKWARD, seq_map,
@@ -96,6 +103,7 @@ def ssm_forward(seq_map: packjit.SequenceMap, u: Tensor, delta: Tensor, A: Tenso
                 initial_states: Optional[Tensor], softplus: bool, final_states: bool,
                 checkpoints: bool) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
     """(out, final states and checkpoints if they are asked for)"""
+    A, D, delta_bias, initial_states = _dense(A), _dense(D), _dense(delta_bias), _dense(initial_states)
     out = torch.empty_like(u)
     states = stored = None
     if final_states:
@@ -112,6 +120,8 @@ def ssm_backward(seq_map: packjit.SequenceMap, u: Tensor, delta: Tensor, A: Tens
                  initial_states: Optional[Tensor], dout: Tensor, dfinal_states: Optional[Tensor],
                  checkpoints: Optional[Tensor], softplus: bool) -> Tuple[Optional[Tensor], ...]:
     """(du, ddelta, dA, dB, dC, dD, dz, ddelta_bias, dinitial_states), None for what there is none of"""
+    A, D, delta_bias, initial_states = _dense(A), _dense(D), _dense(delta_bias), _dense(initial_states)
+    dfinal_states = _dense(dfinal_states)
     inputs = (u, delta, A, B, C, D, z, delta_bias, initial_states)
     gradients = tuple([None if tensor is None else torch.empty_like(tensor) for tensor in inputs])
     options = _ssm_options(u, A, D, z, delta_bias, initial_states, softplus, dfinal_states is not None,
@@ -214,10 +224,13 @@ def _conv_backward_kernel(x, weight, bias, initial_states, dout, dfinal_states, 
     return _filled(conv_backward(live_map(seq_map), x, weight, bias, initial_states, dout, dfinal_states, silu), x)
 
 
+def _dense_like(tensor: Optional[Tensor], dtype: Optional[torch.dtype] = None) -> Optional[Tensor]:
+    return None if tensor is None else torch.empty_like(tensor, dtype=dtype, memory_format=torch.contiguous_format)
+
+
 def _conv_backward_fake(x, weight, bias, initial_states, dout, dfinal_states, seq_map, silu):
-    weight, bias = _in_dtype_of(x, weight), _in_dtype_of(x, bias)
-    return _filled((torch.empty_like(x), torch.empty_like(weight, dtype=torch.float32),
-                    None if bias is None else torch.empty_like(bias, dtype=torch.float32), _like(initial_states)), x)
+    return _filled((torch.empty_like(x), _dense_like(weight, torch.float32), _dense_like(bias, torch.float32),
+                    _dense_like(initial_states)), x)
 
 
 def _ssm_kernel(u, delta, A, B, C, D, z, delta_bias, initial_states, seq_map, softplus, final_states, n_sequences,
@@ -241,7 +254,9 @@ def _ssm_backward_kernel(u, delta, A, B, C, D, z, delta_bias, initial_states, do
 
 def _ssm_backward_fake(u, delta, A, B, C, D, z, delta_bias, initial_states, dout, dfinal_states, checkpoints, seq_map,
                        softplus):
-    return _filled([_like(tensor) for tensor in (u, delta, A, B, C, D, z, delta_bias, initial_states)], u)
+    return _filled([*[torch.empty_like(tensor) for tensor in (u, delta)], _dense_like(A),
+                    *[torch.empty_like(tensor) for tensor in (B, C)], _dense_like(D), _like(z), _dense_like(delta_bias),
+                    _dense_like(initial_states)], u)
 
 
 _define("conv1d_pack", "(Tensor x, Tensor weight, Tensor? bias, Tensor? initial_states, Tensor seq_map, bool silu, "
