@@ -308,7 +308,10 @@ def test_opcheck(device):
     ops = torch.ops.packjit
     torch.library.opcheck(ops.conv1d_pack, (*conv.values(), seq_map.handle, True, True, SEQUENCES))
     torch.library.opcheck(ops.conv1d_pack, (conv["x"], conv["weight"], None, None, seq_map.handle, False, False, 0))
-    torch.library.opcheck(ops.ssm_pack, (*scan.values(), seq_map.handle, True, True, SEQUENCES, True))
+    torch.library.opcheck(ops.ssm_pack, (*scan.values(), seq_map.handle, True, True, SEQUENCES, False))
+    # Checkpoints hold nothing where no sequence needs it, so their values are not compared.
+    torch.library.opcheck(ops.ssm_pack, (*scan.values(), seq_map.handle, True, True, SEQUENCES, True),
+                          test_utils=("test_schema", "test_autograd_registration", "test_faketensor"))
     torch.library.opcheck(ops.ssm_pack, (*list(scan.values())[:5], None, None, None, None, seq_map.handle, True, False, 0,
                                          False))
     # Backwards have no gradient, and say so: their inputs need none here.

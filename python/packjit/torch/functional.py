@@ -13,6 +13,8 @@ from packjit.torch import ops
 from packjit.torch.sequence_map import SequenceMap, live_map
 
 Output = Union[Tensor, Tuple[Tensor, Tensor]]
+# A quick answer for any type of device, where this PyTorch has it.
+_autocast_may_be_on = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 
 
 def conv1d_pack(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, *, seq_map: SequenceMap,
@@ -36,7 +38,7 @@ def conv1d_pack(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, *, seq
     if initial_states is not None and initial_states.dtype != x.dtype:
         initial_states = initial_states.to(x.dtype)
     if not torch.compiler.is_compiling() and ops.is_plain(x, weight, bias, initial_states):
-        if torch.is_autocast_enabled(x.device.type):
+        if _autocast_may_be_on() and torch.is_autocast_enabled(x.device.type):
             x = ops.to_autocast_dtype(x, x.device.type)
             initial_states = ops.to_autocast_dtype(initial_states, x.device.type)
         handle = seq_map.handle
@@ -67,9 +69,11 @@ def ssm_pack(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Optio
     too).
     """
     _check_map(seq_map)
-    A, D, delta_bias, initial_states = _fp32(A), _fp32(D), _fp32(delta_bias), _fp32(initial_states)
+    A, D, delta_bias, initial_states = [
+        tensor if tensor is None or tensor.dtype is torch.float32 else tensor.to(torch.float32)
+        for tensor in (A, D, delta_bias, initial_states)]
     if not torch.compiler.is_compiling() and ops.is_plain(u, delta, A, B, C, D, z, delta_bias, initial_states):
-        if torch.is_autocast_enabled(u.device.type):
+        if _autocast_may_be_on() and torch.is_autocast_enabled(u.device.type):
             u, delta, B, C, z = [ops.to_autocast_dtype(tensor, u.device.type) for tensor in (u, delta, B, C, z)]
         handle = seq_map.handle
         if torch.is_grad_enabled():
@@ -159,10 +163,6 @@ def _token_major_bc(tensor: Tensor, name: str) -> Tensor:
         return tensor.permute(0, 3, 1, 2)
     raise BadArgument(f"selective_scan_fn: {name} has shape {tuple(tensor.shape)}, expected (batch, d_state, seqlen) or "
                       "(batch, groups, d_state, seqlen)")
-
-
-def _fp32(tensor: Optional[Tensor]) -> Optional[Tensor]:
-    return tensor if tensor is None or tensor.dtype == torch.float32 else tensor.to(torch.float32)
 
 
 def _check_map(seq_map: SequenceMap) -> None:

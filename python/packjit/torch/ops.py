@@ -24,57 +24,28 @@ from packjit.errors import PackjitError
 from packjit.torch import calls
 from packjit.torch.sequence_map import live_map
 
-_SWITCH = (_c.OFF, _c.ON)
-_CONV_FORWARD = ("x", "weight", "bias", "initial_states", "out", "final_states")
-_CONV_BACKWARD = ("x", "weight", "bias", "initial_states", "dout", "dfinal_states",
-                  "dx", "dweight", "dbias", "dinitial_states")
-_SSM_INPUTS = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias", "initial_states")
-_SSM_FORWARD = (*_SSM_INPUTS, "out", "final_states", "checkpoints")
-_SSM_BACKWARD = (*_SSM_INPUTS, "dout", "dfinal_states", "checkpoints",
-                 "du", "ddelta", "dA", "dB", "dC", "dD", "dz", "ddelta_bias", "dinitial_states")
-
-
 # --- what the C calls need, and their outputs ---------------------------------------------------------------------------
 
-def _like(tensor: Optional[Tensor]) -> Optional[Tensor]:
-    """Memory for a gradient: in the layout of `tensor` where that is dense, in one of its own otherwise."""
-    return None if tensor is None else torch.empty_like(tensor)
-
-
-def _conv_options(x: Tensor, weight: Tensor, bias, initial_states, silu: bool, final_states: bool) -> Tuple:
-    return (_c.CONV1D_PACK, ("dtype", calls.DTYPES.get(x.dtype, 0)), ("conv_width", weight.shape[-1]),
-            ("bias", _SWITCH[bias is not None]), ("silu", _SWITCH[silu]),
-            ("initial_states", _SWITCH[initial_states is not None]), ("final_states", _SWITCH[final_states]))
-
-
-def _ssm_options(u: Tensor, A: Tensor, D, z, delta_bias, initial_states, softplus: bool, final_states: bool,
-                 checkpoints: bool) -> Tuple:
-    return (_c.SSM_PACK, ("dtype", calls.DTYPES.get(u.dtype, 0)), ("d_state", A.shape[-1]),
-            ("softplus", _SWITCH[softplus]), ("D", _SWITCH[D is not None]), ("z", _SWITCH[z is not None]),
-            ("delta_bias", _SWITCH[delta_bias is not None]), ("checkpoints", _SWITCH[checkpoints]),
-            ("initial_states", _SWITCH[initial_states is not None]), ("final_states", _SWITCH[final_states]))
+def _dense_like(tensor: Optional[Tensor], dtype: Optional[torch.dtype] = None) -> Optional[Tensor]:
+    """Memory for the gradient of a parameter or a state. Those of activations are in the activation's layout where that is
+    dense, and in one of their own otherwise."""
+    return None if tensor is None else torch.empty_like(tensor, dtype=dtype, memory_format=torch.contiguous_format)
 
 
 def _in_dtype_of(x: Tensor, tensor: Optional[Tensor]) -> Optional[Tensor]:
     return tensor if tensor is None or tensor.dtype == x.dtype else tensor.to(x.dtype)
 
 
-def _dense(tensor: Optional[Tensor]) -> Optional[Tensor]:
-    """Parameters and states, small beside activations, are taken dense only. Activations are never copied."""
-    return tensor if tensor is None or tensor.is_contiguous() else tensor.contiguous()
-
-
 def conv_forward(seq_map: packjit.SequenceMap, x: Tensor, weight: Tensor, bias: Optional[Tensor],
                  initial_states: Optional[Tensor], silu: bool, final_states: bool) -> Tuple[Tensor, Optional[Tensor]]:
     """(out, final states if they are asked for). weight and bias are rounded to x's dtype."""
-    weight, bias = _dense(_in_dtype_of(x, weight)), _dense(_in_dtype_of(x, bias))
-    initial_states = _dense(initial_states)
+    weight, bias = _in_dtype_of(x, weight), _in_dtype_of(x, bias)
     out = torch.empty_like(x)
     states = None
     if final_states:
         states = x.new_empty((seq_map.n_sequences, x.shape[-1], weight.shape[-1] - 1))
-    calls.run(_conv_options(x, weight, bias, initial_states, silu, final_states), _c.FORWARD, seq_map, _CONV_FORWARD,
-              (x, weight, bias, initial_states), (out, states))
+    calls.run(calls.CONV1D_PACK, _c.FORWARD, (silu, final_states), seq_map, (x, weight, bias, initial_states),
+              (out, states))
     return out, states
 
 
@@ -82,12 +53,11 @@ def conv_backward(seq_map: packjit.SequenceMap, x: Tensor, weight: Tensor, bias:
                   initial_states: Optional[Tensor], dout: Tensor, dfinal_states: Optional[Tensor],
                   silu: bool) -> Tuple[Tensor, Tensor, Optional[Tensor], Optional[Tensor]]:
     """(dx, dweight fp32, dbias fp32, dinitial_states)"""
-    weight, bias = _dense(_in_dtype_of(x, weight)), _dense(_in_dtype_of(x, bias))
-    initial_states, dfinal_states = _dense(initial_states), _dense(dfinal_states)
-    gradients = (torch.empty_like(x), torch.empty_like(weight, dtype=torch.float32),
-                 None if bias is None else torch.empty_like(bias, dtype=torch.float32), _like(initial_states))
-    calls.run(_conv_options(x, weight, bias, initial_states, silu, dfinal_states is not None), _c.BACKWARD, seq_map,
-              _CONV_BACKWARD, (x, weight, bias, initial_states, dout, dfinal_states), gradients)
+    weight, bias = _in_dtype_of(x, weight), _in_dtype_of(x, bias)
+    gradients = (torch.empty_like(x), _dense_like(weight, torch.float32), _dense_like(bias, torch.float32),
+                 _dense_like(initial_states))
+    calls.run(calls.CONV1D_PACK, _c.BACKWARD, (silu, dfinal_states is not None), seq_map,
+              (x, weight, bias, initial_states, dout, dfinal_states), gradients)
     return gradients
 
 
@@ -103,15 +73,14 @@ def ssm_forward(seq_map: packjit.SequenceMap, u: Tensor, delta: Tensor, A: Tenso
                 initial_states: Optional[Tensor], softplus: bool, final_states: bool,
                 checkpoints: bool) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
     """(out, final states and checkpoints if they are asked for)"""
-    A, D, delta_bias, initial_states = _dense(A), _dense(D), _dense(delta_bias), _dense(initial_states)
     out = torch.empty_like(u)
     states = stored = None
     if final_states:
         states = A.new_empty((seq_map.n_sequences, u.shape[-1], A.shape[-1]))
     if checkpoints:
         stored = A.new_empty(_checkpoints_shape(u, A))
-    calls.run(_ssm_options(u, A, D, z, delta_bias, initial_states, softplus, final_states, checkpoints), _c.FORWARD,
-              seq_map, _SSM_FORWARD, (u, delta, A, B, C, D, z, delta_bias, initial_states), (out, states, stored))
+    calls.run(calls.SSM_PACK, _c.FORWARD, (softplus, final_states, checkpoints), seq_map,
+              (u, delta, A, B, C, D, z, delta_bias, initial_states), (out, states, stored))
     return out, states, stored
 
 
@@ -120,13 +89,11 @@ def ssm_backward(seq_map: packjit.SequenceMap, u: Tensor, delta: Tensor, A: Tens
                  initial_states: Optional[Tensor], dout: Tensor, dfinal_states: Optional[Tensor],
                  checkpoints: Optional[Tensor], softplus: bool) -> Tuple[Optional[Tensor], ...]:
     """(du, ddelta, dA, dB, dC, dD, dz, ddelta_bias, dinitial_states), None for what there is none of"""
-    A, D, delta_bias, initial_states = _dense(A), _dense(D), _dense(delta_bias), _dense(initial_states)
-    dfinal_states = _dense(dfinal_states)
-    inputs = (u, delta, A, B, C, D, z, delta_bias, initial_states)
-    gradients = tuple([None if tensor is None else torch.empty_like(tensor) for tensor in inputs])
-    options = _ssm_options(u, A, D, z, delta_bias, initial_states, softplus, dfinal_states is not None,
-                           checkpoints is not None)
-    calls.run(options, _c.BACKWARD, seq_map, _SSM_BACKWARD, (*inputs, dout, dfinal_states, checkpoints), gradients)
+    gradients = (torch.empty_like(u), torch.empty_like(delta), _dense_like(A), torch.empty_like(B), torch.empty_like(C),
+                 _dense_like(D), None if z is None else torch.empty_like(z), _dense_like(delta_bias),
+                 _dense_like(initial_states))
+    calls.run(calls.SSM_PACK, _c.BACKWARD, (softplus, dfinal_states is not None, checkpoints is not None), seq_map,
+              (u, delta, A, B, C, D, z, delta_bias, initial_states, dout, dfinal_states, checkpoints), gradients)
     return gradients
 
 
@@ -136,10 +103,10 @@ def is_plain(*tensors: Optional[Tensor]) -> bool:
     """Whether nothing wants to see the operators of a call on these tensors."""
     if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None:
         return False
-    return all([type(tensor) in _PLAIN for tensor in tensors])
+    return _PLAIN.issuperset(map(type, tensors))
 
 
-_PLAIN = {torch.Tensor, torch.nn.Parameter, type(None)}
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))
 
 
 class EagerConv1dPack(torch.autograd.Function):
@@ -150,8 +117,10 @@ class EagerConv1dPack(torch.autograd.Function):
         out, states = conv_forward(seq_map, x, weight, bias, initial_states, silu, final_states)
         ctx.save_for_backward(x, weight, bias, initial_states, handle)
         ctx.seq_map, ctx.silu = seq_map, silu
+        if not final_states:
+            return out
         ctx.set_materialize_grads(False)
-        return (out, states) if final_states else out
+        return out, states
 
     @staticmethod
     def backward(ctx, dout, dfinal_states=None):
@@ -175,8 +144,10 @@ class EagerSsmPack(torch.autograd.Function):
         out, states, stored = ssm_forward(seq_map, *inputs, softplus, final_states, checkpoints)
         ctx.save_for_backward(*inputs, stored, handle)
         ctx.seq_map, ctx.softplus = seq_map, softplus
+        if not final_states:
+            return out
         ctx.set_materialize_grads(False)
-        return (out, states) if final_states else out
+        return out, states
 
     @staticmethod
     def backward(ctx, dout, dfinal_states=None):
@@ -224,10 +195,6 @@ def _conv_backward_kernel(x, weight, bias, initial_states, dout, dfinal_states, 
     return _filled(conv_backward(live_map(seq_map), x, weight, bias, initial_states, dout, dfinal_states, silu), x)
 
 
-def _dense_like(tensor: Optional[Tensor], dtype: Optional[torch.dtype] = None) -> Optional[Tensor]:
-    return None if tensor is None else torch.empty_like(tensor, dtype=dtype, memory_format=torch.contiguous_format)
-
-
 def _conv_backward_fake(x, weight, bias, initial_states, dout, dfinal_states, seq_map, silu):
     return _filled((torch.empty_like(x), _dense_like(weight, torch.float32), _dense_like(bias, torch.float32),
                     _dense_like(initial_states)), x)
@@ -254,8 +221,8 @@ def _ssm_backward_kernel(u, delta, A, B, C, D, z, delta_bias, initial_states, do
 
 def _ssm_backward_fake(u, delta, A, B, C, D, z, delta_bias, initial_states, dout, dfinal_states, checkpoints, seq_map,
                        softplus):
-    return _filled([*[torch.empty_like(tensor) for tensor in (u, delta)], _dense_like(A),
-                    *[torch.empty_like(tensor) for tensor in (B, C)], _dense_like(D), _like(z), _dense_like(delta_bias),
+    du, ddelta, dB, dC, dz = [None if tensor is None else torch.empty_like(tensor) for tensor in (u, delta, B, C, z)]
+    return _filled([du, ddelta, _dense_like(A), dB, dC, _dense_like(D), dz, _dense_like(delta_bias),
                     _dense_like(initial_states)], u)
 
 

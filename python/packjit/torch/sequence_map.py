@@ -47,6 +47,10 @@ def stream_of(device: torch.device) -> int:
 
 def live_map(handle: Tensor) -> packjit.SequenceMap:
     """The map behind a handle tensor. Raises BadArgument where it is gone."""
+    try:
+        return handle._packjit_map
+    except AttributeError:  # a copy of the tensor that was made
+        pass
     key = int(handle)
     found = _live.get(key)
     seq_map = None if found is None else found()
