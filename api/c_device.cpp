@@ -124,7 +124,10 @@ packjit_status packjit_map_get_info(const packjit_map* map, packjit_map_info* in
   return guarded([&] {
     require(map, "packjit_map_get_info", "map");
     const packjit::MappedSequences& sequences = map->map->sequences();
-    write_struct(info, {0, sequences.batch, sequences.seqlen, sequences.n_sequences}, "packjit_map_info");
+    write_struct(info,
+                 {0, sequences.batch, sequences.seqlen, sequences.n_sequences, map->map->max_sequences(),
+                  map->map->max_seqlen()},
+                 "packjit_map_info");
   });
 }
 

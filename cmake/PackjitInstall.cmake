@@ -21,3 +21,7 @@ install(FILES "${PROJECT_BINARY_DIR}/packjitConfig.cmake" "${PROJECT_BINARY_DIR}
 file(RELATIVE_PATH to_prefix "/p/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/p")
 configure_file("${PROJECT_SOURCE_DIR}/cmake/packjit.pc.in" "${PROJECT_BINARY_DIR}/packjit.pc" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/packjit.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+
+# Of a Python wheel the library alone, under the name by which programs know it: wheels hold no links.
+install(FILES $<TARGET_FILE:packjit_shared> RENAME $<TARGET_SONAME_FILE_NAME:packjit_shared> DESTINATION packjit
+  COMPONENT python EXCLUDE_FROM_ALL)

@@ -5,6 +5,9 @@
 # NVRTC is looked for in PACKJIT_NVRTC (path of the library), in the CUDA toolkit, and in the Python wheel
 # nvidia-cuda-nvrtc. Where none is found, the wheels are installed into build/nvrtc (PACKJIT_NVRTC_DIR).
 # PACKJIT_IGNORE_CUDA=1 passes over toolkit and wheel, to try that last way.
+#
+# --torch installs PyTorch, NumPy and pytest into a virtual environment, build/python, for the tests of packjit.torch, and
+# nothing else; where PACKJIT_PYTHON, that environment or python3 has them already it does nothing.
 set -euo pipefail
 # Paths that the caller gave hold from the caller's folder.
 for name in PACKJIT_NVRTC PACKJIT_NVRTC_DIR; do
@@ -20,6 +23,28 @@ die() {
   echo "bootstrap: $*" >&2
   exit 3
 }
+
+# --- PyTorch ---------------------------------------------------------------------------------------------------------
+if [ "${1:-}" = --torch ]; then
+  for python in ${PACKJIT_PYTHON:+"$PACKJIT_PYTHON"} build/python/bin/python python3; do
+    if "$python" -c 'import numpy, pytest, torch' 2>/dev/null; then
+      say "PyTorch: $("$python" -c 'import sys, torch; print(torch.__version__, "of", sys.executable)')"
+      exit 0
+    fi
+  done
+  say "installing PyTorch, NumPy and pytest with pip into build/python"
+  rm -rf build/python
+  mkdir -p build
+  python3 -m venv build/python ||
+    die "python3 cannot make a virtual environment; run scripts/bootstrap.sh, or set PACKJIT_PYTHON to an interpreter with PyTorch"
+  build/python/bin/python -m pip install --quiet --disable-pip-version-check --no-compile torch numpy pytest || {
+    rm -rf build/python
+    die "pip could not install PyTorch (its reason stands above); set PACKJIT_PYTHON to an interpreter that has it"
+  }
+  say "PyTorch: $(build/python/bin/python -c 'import torch; print(torch.__version__)')"
+  exit 0
+fi
+[ $# = 0 ] || die "unexpected arguments: $*; usage: scripts/bootstrap.sh [--torch]"
 
 # --- Debian packages -------------------------------------------------------------------------------------------------
 # package, and a file that it installs: looking for the file also accepts what came from elsewhere.
@@ -40,6 +65,9 @@ packages=(
   "python3 python3"
   "locales /usr/share/i18n/locales/de_DE"
   "python3-jsonschema /usr/lib/python3/dist-packages/jsonschema/__init__.py"
+  "python3-numpy /usr/lib/python3/dist-packages/numpy/__init__.py"
+  "python3-pytest /usr/lib/python3/dist-packages/pytest/__init__.py"
+  "python3-venv /usr/lib/python3.*/ensurepip/__init__.py"
   "git git"
 )
 present() {

@@ -11,7 +11,7 @@
 # same contents counts, and the output says so.
 set -euo pipefail
 # Paths that the caller gave hold from the caller's folder.
-for name in PACKJIT_NVRTC PACKJIT_NVRTC_DIR; do
+for name in PACKJIT_NVRTC PACKJIT_NVRTC_DIR PACKJIT_PYTHON; do
   case ${!name:-} in
     "" | /*) ;;
     *) export "$name=$PWD/${!name}" ;;
@@ -105,6 +105,11 @@ if [ -n "$sanitizers" ]; then
   exit 0
 fi
 
+# PyTorch comes over the network while the compiler works.
+scripts/bootstrap.sh --torch >"$logs/torch.log" 2>&1 &
+torch=$!
+trap 'kill "$torch" 2>/dev/null || true' EXIT
+
 step "build, warnings are errors"
 logged configure cmake --preset release -DPACKJIT_WERROR=ON
 grep -E '^-- (CUDA|NVRTC|Fuzz)' "$logs/configure.log" || true
@@ -134,6 +139,12 @@ if nvidia-smi -L >/dev/null 2>&1; then
 else
   echo "GPU tests: left out, no GPU found"
   selection=(-LE gpu)
+fi
+if wait "$torch"; then
+  echo "PyTorch tests: run, $(tail -n 1 "$logs/torch.log" | sed 's/^bootstrap: //')"
+else
+  tail -n 3 "$logs/torch.log"
+  echo "PyTorch tests: left out, there is no PyTorch and it could not be installed (whole output: $logs/torch.log)"
 fi
 ctest --preset release -j "$jobs" --no-tests=error "${selection[@]}" 2>&1 | tee "$logs/tests.log" |
   grep -vE '^ +Start +[0-9]+:|   Passed  '

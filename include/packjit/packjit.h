@@ -154,7 +154,8 @@ PACKJIT_API packjit_status packjit_map_check(packjit_map* map, void* stream);
 typedef struct {
   size_t struct_size;
   int64_t batch, seqlen;
-  int64_t n_sequences; /* slots: how many states there are */
+  int64_t n_sequences;               /* slots: how many states there are */
+  int64_t max_sequences, max_seqlen; /* the limits, or where none were given the numbers of the batch */
 } packjit_map_info;
 PACKJIT_API packjit_status packjit_map_get_info(const packjit_map* map, packjit_map_info* info);
 /* What uses it must have ended. With PACKJIT_CURRENT, the context that it was made in should be current. */

@@ -1,8 +1,11 @@
 #include "runtime/host/fiber.hpp"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <boost/context/fiber.hpp>
 #include <boost/context/preallocated.hpp>
-#include <boost/context/protected_fixedsize_stack.hpp>
+#include <new>
 #include <utility>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -36,6 +39,27 @@ constexpr std::size_t kStackBytes = std::size_t{128} * 1024;
 constexpr std::size_t kColours = 64;
 constexpr std::size_t kColourBytes = 256;
 
+// Boost's stack allocators would do, but bring std::call_once, compiled to take thread-local storage that a process has
+// no room for once it has loaded as much as PyTorch: libpackjit could not be loaded then.
+std::size_t page_bytes() { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
+
+/// kStackBytes above a page that stops what runs over.
+boost::context::stack_context map_stack() {
+  const std::size_t page = page_bytes();
+  void* low = mmap(nullptr, page + kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+  if (low == MAP_FAILED) throw std::bad_alloc();
+  mprotect(low, page, PROT_NONE);
+  boost::context::stack_context stack;
+  stack.size = kStackBytes;
+  stack.sp = static_cast<char*>(low) + page + kStackBytes;
+  return stack;
+}
+
+void unmap_stack(const boost::context::stack_context& stack) {
+  const std::size_t page = page_bytes();
+  munmap(static_cast<char*>(stack.sp) - stack.size - page, page + stack.size);
+}
+
 /// The group owns the stacks; the library must not free them.
 struct KeepStack {
   void deallocate(boost::context::stack_context&) noexcept {}
@@ -53,7 +77,7 @@ struct Fiber::Context {
 #elif defined(PACKJIT_THREAD_SANITIZER)
     __tsan_destroy_fiber(sanitizer_fiber);
 #endif
-    boost::context::protected_fixedsize_stack(kStackBytes).deallocate(stack);
+    unmap_stack(stack);
   }
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
@@ -85,9 +109,8 @@ Fiber& FiberGroup::take() {
 void FiberGroup::create() {
   all_.reserve(all_.size() + 1);
   idle_.reserve(all_.size() + 1);  // so that put_back cannot fail
-  boost::context::protected_fixedsize_stack allocator(kStackBytes);
   auto context = std::make_unique<Fiber::Context>();
-  context->stack = allocator.allocate();
+  context->stack = map_stack();
   context->size = context->stack.size;
   context->bottom = static_cast<char*>(context->stack.sp) - context->stack.size;
   auto fiber = std::unique_ptr<Fiber>(new Fiber(std::move(context)));

@@ -21,7 +21,7 @@ bool says(const std::string& what) { return std::string(packjit_last_error()).fi
 static_assert(sizeof(packjit_device_options) == 16 && sizeof(packjit_device_info) == 168);
 static_assert(sizeof(packjit_tensor) == 88 && offsetof(packjit_tensor, shape) == 24 &&
               offsetof(packjit_tensor, stride) == 56);
-static_assert(sizeof(packjit_map_options) == 48 && sizeof(packjit_map_info) == 32);
+static_assert(sizeof(packjit_map_options) == 48 && sizeof(packjit_map_info) == 48);
 static_assert(sizeof(packjit_operator_options) == 64 && offsetof(packjit_operator_options, d_state) == 32);
 static_assert(sizeof(packjit_shape) == 64 && offsetof(packjit_shape, caller_workspace) == 60 &&
               sizeof(packjit_workspace) == 24);
@@ -56,6 +56,8 @@ TEST_F(Host, AllFormsSayTheSame) {
     info.struct_size = sizeof(info);
     ASSERT_DONE(packjit_map_get_info(map.get(), &info));
     EXPECT_EQ(info.n_sequences, 2);
+    EXPECT_EQ(info.max_sequences, 2);
+    EXPECT_EQ(info.max_seqlen, 5);
     std::ranges::fill(conv.out, -1.0F);
     ASSERT_DONE(conv.run(op.get(), map.get()));
     EXPECT_EQ(conv.out, SmallConvolution::kExpected);
@@ -68,6 +70,8 @@ TEST_F(Host, LimitsGiveSlotsThatAreNotUsed) {
   info.struct_size = sizeof(info);
   ASSERT_DONE(packjit_map_get_info(map.get(), &info));
   EXPECT_EQ(info.n_sequences, 5);
+  EXPECT_EQ(info.max_sequences, 5);
+  EXPECT_EQ(info.max_seqlen, 8);
   const OperatorHandle op = make_operator(device, SmallConvolution::options());
   ASSERT_DONE(conv.run(op.get(), map.get()));
   EXPECT_EQ(conv.out, SmallConvolution::kExpected);

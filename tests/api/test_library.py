@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Holds libpackjit against what it promises: test_library.py ROOT LIBRARY CC CXX [CASE...]"""
 
-import os
 import pathlib
 import re
 import subprocess
@@ -44,6 +43,8 @@ class Symbols(unittest.TestCase):
         self.assertLessEqual({name for name in needed if not name.startswith("ld-linux")}, allowed)
         self.assertRegex(done.stdout, r"SONAME.*\[libpackjit\.so\.0\]")
         self.assertIn("NODELETE", done.stdout)
+        # A process that has loaded much, PyTorch for instance, has no room left for it.
+        self.assertNotIn("STATIC_TLS", done.stdout)
 
 
 class Headers(unittest.TestCase):
@@ -73,17 +74,6 @@ class Headers(unittest.TestCase):
 
 
 class Documents(unittest.TestCase):
-    def run_blocks(self, document):
-        """Python blocks run as they stand."""
-        blocks = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
-        self.assertTrue(blocks)
-        for block in blocks:
-            done = run(sys.executable, "-c", block, env={**os.environ, "LD_LIBRARY_PATH": str(LIBRARY.parent)})
-            self.assertEqual(done.returncode, 0, done.stderr)
-
-    def test_python_of_the_readme(self):
-        self.run_blocks("README.md")
-
     def test_every_function_is_documented(self):
         """docs/embedding.md names each family of calls in both languages."""
         text = (ROOT / "docs/embedding.md").read_text()

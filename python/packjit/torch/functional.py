@@ -1,0 +1,198 @@
+"""conv1d_pack and ssm_pack on PyTorch tensors, and drop-ins for the official packages' functions."""
+
+from __future__ import annotations
+
+import functools
+from typing import Optional, Tuple, Union
+
+import torch
+from torch import Tensor
+
+from packjit.errors import BadArgument
+from packjit.torch import ops
+from packjit.torch.sequence_map import SequenceMap, live_map
+
+Output = Union[Tensor, Tuple[Tensor, Tensor]]
+# A quick answer for any type of device, where this PyTorch has it.
+_autocast_may_be_on = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
+
+
+def conv1d_pack(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, *, seq_map: SequenceMap,
+                activation: Optional[str] = "silu", initial_states: Optional[Tensor] = None,
+                return_final_states: bool = False) -> Output:
+    """Causal depthwise convolution of packed sequences: y[t] = act(bias + sum over k of weight[W-1-k] * x[t-k]), where no
+    tap leaves the token's sequence. docs/design.md, section 2, has the rules.
+
+    x: (batch, seqlen, dim) fp32, fp16 or bf16, any strides. weight: (dim, W), W from 1 to 16, and bias: (dim); in another
+    dtype than x's they are rounded to it, and their gradients are fp32 sums, rounded once to the parameters' dtype.
+    activation: "silu" (or "swish") or None. initial_states: (n_sequences, dim, W - 1), the inputs before each sequence,
+    oldest first.
+
+    Gives out (batch, seqlen, dim), in x's layout where that is dense; with return_final_states (out, final_states), where
+    the latter are as initial_states. Both have gradients. Raises PackjitError (BadArgument is a ValueError too).
+    """
+    _check_map(seq_map)
+    if activation not in (None, "silu", "swish"):
+        raise BadArgument(f"conv1d_pack: activation is {activation!r}, expected None, 'silu' or 'swish'")
+    silu = activation is not None
+    if initial_states is not None and initial_states.dtype != x.dtype:
+        initial_states = initial_states.to(x.dtype)
+    if not torch.compiler.is_compiling() and ops.is_plain(x, weight, bias, initial_states):
+        if _autocast_may_be_on() and torch.is_autocast_enabled(x.device.type):
+            x = ops.to_autocast_dtype(x, x.device.type)
+            initial_states = ops.to_autocast_dtype(initial_states, x.device.type)
+        handle = seq_map.handle
+        if torch.is_grad_enabled():
+            return ops.EagerConv1dPack.apply(live_map(handle), handle, x, weight, bias, initial_states, silu,
+                                             return_final_states)
+        out, states = ops.conv_forward(live_map(handle), x, weight, bias, initial_states, silu, return_final_states)
+        return (out, states) if return_final_states else out
+    out, states = torch.ops.packjit.conv1d_pack(x, weight, bias, initial_states, seq_map.handle, silu,
+                                                return_final_states, seq_map.n_sequences if return_final_states else 0)
+    return (out, states) if return_final_states else out
+
+
+def ssm_pack(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Optional[Tensor] = None,
+             z: Optional[Tensor] = None, delta_bias: Optional[Tensor] = None, *, seq_map: SequenceMap,
+             delta_softplus: bool = True, initial_states: Optional[Tensor] = None, return_final_states: bool = False,
+             checkpoints: bool = False) -> Output:
+    """Selective scan of packed sequences: h[t] = exp(dt*A) * h[t-1] + dt*B[t]*u[t], out[t] = (C[t]*h[t] + D*u[t]) *
+    silu(z[t]), dt = softplus(delta + delta_bias); h begins anew in every sequence. docs/design.md, section 2.
+
+    u, delta, z: (batch, seqlen, dim) and B, C: (batch, seqlen, groups, d_state), all of one dtype, fp32, fp16 or bf16, any
+    strides. A: (dim, d_state), d_state from 1 to 512, D and delta_bias: (dim), initial_states: (n_sequences, dim,
+    d_state): cast to fp32 where they are not, with gradients in their own dtype. checkpoints: the forward stores states
+    for the backward (8 bytes an element of u at d_state 16), which is then faster by more than that costs.
+
+    Gives out (batch, seqlen, dim), in u's layout where that is dense; with return_final_states (out, final_states), where
+    the latter are (n_sequences, dim, d_state) fp32. Both have gradients. Raises PackjitError (BadArgument is a ValueError
+    too).
+    """
+    _check_map(seq_map)
+    A, D, delta_bias, initial_states = [
+        tensor if tensor is None or tensor.dtype is torch.float32 else tensor.to(torch.float32)
+        for tensor in (A, D, delta_bias, initial_states)]
+    if not torch.compiler.is_compiling() and ops.is_plain(u, delta, A, B, C, D, z, delta_bias, initial_states):
+        if _autocast_may_be_on() and torch.is_autocast_enabled(u.device.type):
+            u, delta, B, C, z = [ops.to_autocast_dtype(tensor, u.device.type) for tensor in (u, delta, B, C, z)]
+        handle = seq_map.handle
+        if torch.is_grad_enabled():
+            return ops.EagerSsmPack.apply(live_map(handle), handle, u, delta, A, B, C, D, z, delta_bias, initial_states,
+                                          delta_softplus, return_final_states, checkpoints)
+        out, states, _ = ops.ssm_forward(live_map(handle), u, delta, A, B, C, D, z, delta_bias, initial_states,
+                                         delta_softplus, return_final_states, False)
+        return (out, states) if return_final_states else out
+    out, states, _ = torch.ops.packjit.ssm_pack(u, delta, A, B, C, D, z, delta_bias, initial_states, seq_map.handle,
+                                                delta_softplus, return_final_states,
+                                                seq_map.n_sequences if return_final_states else 0, checkpoints)
+    return (out, states) if return_final_states else out
+
+
+def selective_scan_fn(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Optional[Tensor] = None,
+                      z: Optional[Tensor] = None, delta_bias: Optional[Tensor] = None, delta_softplus: bool = False,
+                      return_last_state: bool = False, *, position_indices: Optional[Tensor] = None,
+                      cu_seqlens: Optional[Tensor] = None, seq_idx: Optional[Tensor] = None,
+                      seq_map: Optional[SequenceMap] = None) -> Output:
+    """As mamba_ssm's selective_scan_fn, with boundaries besides; the formula is that of ssm_pack.
+
+    u, delta, z: (batch, dim, seqlen). A: (dim, d_state), real. B, C: (batch, d_state, seqlen) or (batch, groups, d_state,
+    seqlen). D, delta_bias: (dim). Dtypes as for ssm_pack: u, delta, z, B and C have one dtype. Without boundaries each row
+    is one sequence; of position_indices (batch, seqlen), cu_seqlens, seq_idx (batch, seqlen) and seq_map at most one is
+    given, and all but the last are read back to the host in every call: layers should share a SequenceMap.
+
+    Gives out (batch, dim, seqlen), in u's layout where that is dense; with return_last_state (out, last_state), the latter
+    (batch, dim, d_state) fp32, or (n_sequences, dim, d_state) with boundaries. Unlike the official function's, last_state
+    has a gradient.
+    """
+    # The one place where constant B or C, (dim, d_state), and complex A are still missing.
+    if A.is_complex() or B.is_complex() or C.is_complex():
+        raise NotImplementedError("selective_scan_fn: complex A, B or C is not there yet; give real ones")
+    if B.dim() == 2 or C.dim() == 2:
+        raise NotImplementedError("selective_scan_fn: constant B or C, (dim, d_state), is not there yet; give them for each "
+                                  "token, (batch, d_state, seqlen)")
+    if u.dim() != 3:
+        raise BadArgument(f"selective_scan_fn: u has shape {tuple(u.shape)}, expected (batch, dim, seqlen)")
+    seq_map = _map_of(u.shape[0], u.shape[2], u.device, position_indices, cu_seqlens, seq_idx, seq_map)
+    result = ssm_pack(u.transpose(1, 2), delta.transpose(1, 2), A, _token_major_bc(B, "B"), _token_major_bc(C, "C"), D,
+                      None if z is None else z.transpose(1, 2), delta_bias, seq_map=seq_map,
+                      delta_softplus=delta_softplus, return_final_states=return_last_state)
+    if return_last_state:
+        return result[0].transpose(1, 2), result[1]
+    return result.transpose(1, 2)
+
+
+def causal_conv1d_fn(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, seq_idx: Optional[Tensor] = None,
+                     initial_states: Optional[Tensor] = None, return_final_states: bool = False,
+                     final_states_out: Optional[Tensor] = None, activation: Optional[str] = None, *,
+                     position_indices: Optional[Tensor] = None, cu_seqlens: Optional[Tensor] = None,
+                     seq_map: Optional[SequenceMap] = None) -> Output:
+    """As causal_conv1d's causal_conv1d_fn, with boundaries besides; the formula is that of conv1d_pack.
+
+    x: (batch, dim, seqlen), any strides. weight: (dim, width). bias: (dim). seq_idx: (batch, seqlen) int32, negative is
+    padding. initial_states: (batch, dim, width - 1). final_states_out: as these, written in place and returned.
+    activation: None, "silu" or "swish". Without boundaries each row is one sequence. As there, seq_idx excludes states;
+    with position_indices, cu_seqlens or seq_map, states are (n_sequences, dim, width - 1), one for each sequence.
+
+    Gives out (batch, dim, seqlen), in x's layout where that is dense; with return_final_states (out, final_states). Unlike
+    the official function: a sequence of seq_idx is a stretch of equal neighbours, so an id that comes again begins another
+    sequence; weights are rounded to x's dtype; widths from 1 to 16; any layout for any combination.
+    """
+    if activation not in (None, "silu", "swish"):
+        raise NotImplementedError(f"causal_conv1d_fn: activation is {activation!r}, expected None, 'silu' or 'swish'")
+    if x.dim() != 3:
+        raise BadArgument(f"causal_conv1d_fn: x has shape {tuple(x.shape)}, expected (batch, dim, seqlen)")
+    if seq_idx is not None and (initial_states is not None or return_final_states):
+        raise BadArgument("causal_conv1d_fn: seq_idx excludes initial_states and return_final_states, as in the official "
+                          "function; give position_indices, cu_seqlens or seq_map for states of each sequence")
+    seq_map = _map_of(x.shape[0], x.shape[2], x.device, position_indices, cu_seqlens, seq_idx, seq_map)
+    result = conv1d_pack(x.transpose(1, 2), weight, bias, seq_map=seq_map, activation=activation,
+                         initial_states=initial_states, return_final_states=return_final_states)
+    if not return_final_states:
+        return result.transpose(1, 2)
+    out, states = result
+    if final_states_out is not None:
+        states = final_states_out.copy_(states)
+    return out.transpose(1, 2), states
+
+
+def _token_major_bc(tensor: Tensor, name: str) -> Tensor:
+    """(batch, [groups,] d_state, seqlen) as (batch, seqlen, groups, d_state)"""
+    if tensor.dim() == 3:
+        return tensor.transpose(1, 2).unsqueeze(2)
+    if tensor.dim() == 4:
+        return tensor.permute(0, 3, 1, 2)
+    raise BadArgument(f"selective_scan_fn: {name} has shape {tuple(tensor.shape)}, expected (batch, d_state, seqlen) or "
+                      "(batch, groups, d_state, seqlen)")
+
+
+def _check_map(seq_map: SequenceMap) -> None:
+    if not isinstance(seq_map, SequenceMap):
+        raise BadArgument(f"seq_map is a {type(seq_map).__name__}, expected a packjit.torch.SequenceMap, made once a batch "
+                          "from its boundaries")
+
+
+def _map_of(batch: int, seqlen: int, device: torch.device, position_indices: Optional[Tensor],
+            cu_seqlens: Optional[Tensor], seq_idx: Optional[Tensor], seq_map: Optional[SequenceMap]) -> SequenceMap:
+    given = sum([boundaries is not None for boundaries in (position_indices, cu_seqlens, seq_idx, seq_map)])
+    if given > 1:
+        raise BadArgument("of position_indices, cu_seqlens, seq_idx and seq_map at most one can be given")
+    if seq_map is not None:
+        return seq_map
+    if position_indices is not None:
+        return SequenceMap.from_position_indices(position_indices)
+    if cu_seqlens is not None:
+        return SequenceMap.from_cu_seqlens(cu_seqlens, batch, seqlen)
+    if seq_idx is not None:
+        return SequenceMap.from_seq_idx(seq_idx)
+    if torch.compiler.is_compiling():
+        return SequenceMap.rows(batch, seqlen, device)
+    return _rows(batch, seqlen, device)
+
+
+@functools.lru_cache(maxsize=128)
+def _rows(batch: int, seqlen: int, device: torch.device) -> SequenceMap:
+    """Used on any stream later on, so its copy to the device is waited for here, once."""
+    seq_map = SequenceMap.rows(batch, seqlen, device)
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+    return seq_map

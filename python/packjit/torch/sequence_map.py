@@ -1,0 +1,199 @@
+"""The SequenceMap of the PyTorch layer: boundaries of a batch, shared by all layers, usable under torch.compile.
+
+Operators of torch.library take tensors and numbers. So a map goes through them as `handle`, a tensor () int64 on the CPU
+that holds an id; ids lead to live maps. Nothing of a batch is specialised or guarded that way. Whatever keeps the handle
+tensor (autograd does, for the backward) keeps the map: the tensor holds it as an attribute.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from typing import Dict, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+import packjit
+from packjit.errors import BadArgument
+
+_ids = itertools.count(1)
+_live: Dict[int, weakref.ref] = {}
+_devices: Dict[Optional[int], packjit.Device] = {}
+_devices_lock = threading.Lock()
+
+
+def device_of(device: torch.device) -> packjit.Device:
+    """The packjit device for tensors on `device`: host execution for the CPU, the primary context of a GPU. Opened once
+    a process."""
+    if device.type not in ("cpu", "cuda"):
+        raise BadArgument(f"packjit runs on CUDA GPUs and, slowly, on the CPU; the tensors are on {device}")
+    key = None if device.type == "cpu" else (torch.cuda.current_device() if device.index is None else device.index)
+    found = _devices.get(key)
+    if found is None:
+        with _devices_lock:
+            found = _devices.get(key)
+            if found is None:
+                found = packjit.Device.host() if key is None else packjit.Device.gpu(key)
+                _devices[key] = found
+    return found
+
+
+def stream_of(device: torch.device) -> int:
+    """PyTorch's current stream as a CUstream; 0 on the CPU."""
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+
+
+def live_map(handle: Tensor) -> packjit.SequenceMap:
+    """The map behind a handle tensor. Raises BadArgument where it is gone."""
+    try:
+        return handle._packjit_map
+    except AttributeError:  # a copy of the tensor that was made
+        pass
+    key = int(handle)
+    found = _live.get(key)
+    seq_map = None if found is None else found()
+    if seq_map is None:
+        raise BadArgument(f"the SequenceMap {key} of this call is gone; keep it until the backward has run")
+    return seq_map
+
+
+def _handle_of(seq_map: packjit.SequenceMap) -> Tensor:
+    key = next(_ids)
+    _live[key] = weakref.ref(seq_map, lambda _: _live.pop(key, None))
+    # Not torch.tensor(): a default device set by the caller does not apply.
+    handle = torch.full((), key, dtype=torch.int64, device="cpu")
+    handle._packjit_map = seq_map
+    return handle
+
+
+@torch.library.custom_op("packjit::sequence_map", mutates_args=(), schema=(
+    "(Tensor? boundaries, str form, SymInt batch, SymInt seqlen, SymInt max_sequences, SymInt max_seqlen, Device device)"
+    " -> Tensor"))
+def _create(boundaries: Optional[Tensor], form: str, batch: int, seqlen: int, max_sequences: int, max_seqlen: int,
+            device: torch.device) -> Tensor:
+    where = device_of(device)
+    with torch.no_grad():
+        if max_sequences and boundaries is not None:
+            boundaries = boundaries.contiguous()
+            seq_map = packjit.SequenceMap.on_device(where, form, str(boundaries.dtype).rpartition(".")[2], batch, seqlen,
+                                                    max_sequences, max_seqlen, stream=stream_of(device))
+            seq_map.build(boundaries, stream_of(device))
+        else:
+            if boundaries is not None:
+                boundaries = boundaries.cpu().contiguous()
+            seq_map = packjit.SequenceMap.from_host(where, form, boundaries, batch, seqlen, stream=stream_of(device))
+    return _handle_of(seq_map)
+
+
+@_create.register_fake
+def _(boundaries, form, batch, seqlen, max_sequences, max_seqlen, device):
+    return torch.empty((), dtype=torch.int64, device="cpu")
+
+
+# Declared to mutate the handle, so that torch.compile keeps its place among the operators that use the map, and autograd
+# refuses a backward whose map was built anew since the forward.
+@torch.library.custom_op("packjit::update_sequence_map", mutates_args=("handle",),
+                         schema="(Tensor(a!) handle, Tensor boundaries) -> ()")
+def _update(handle: Tensor, boundaries: Tensor) -> None:
+    live_map(handle).build(boundaries.contiguous(), stream_of(boundaries.device))
+
+
+@_update.register_fake
+def _(handle, boundaries):
+    return None
+
+
+class SequenceMap:
+    """Where the sequences of one batch begin and end; make one for each batch, or one for all with `update`.
+
+    With max_sequences and max_seqlen (of any batch to come) it is built on the device without waiting for it, states have
+    max_sequences slots, and kernels are the same for every batch. Without, boundaries on a GPU are read back once, which
+    waits for the GPU; a new mix of lengths may then choose other kernels, which are compiled first.
+
+    Attributes: handle (() int64 on the CPU, what operators take), batch, seqlen, device.
+    """
+
+    def __init__(self, form: str, boundaries: Optional[Tensor], batch: int, seqlen: int,
+                 max_sequences: Optional[int], max_seqlen: Optional[int], device: torch.device):
+        """Use the static methods."""
+        if (max_sequences is None) != (max_seqlen is None):
+            raise BadArgument(f"SequenceMap: max_sequences is {max_sequences} and max_seqlen is {max_seqlen}; give both, "
+                              "or neither where the boundaries may be read back")
+        self.form, self.batch, self.seqlen, self.device = form, batch, seqlen, device
+        self.max_sequences, self.max_seqlen = max_sequences, max_seqlen
+        self._fill(boundaries)
+
+    def _fill(self, boundaries: Optional[Tensor]) -> None:
+        self.handle = torch.ops.packjit.sequence_map(boundaries, self.form, self.batch, self.seqlen,
+                                                     self.max_sequences or 0, self.max_seqlen or 0, self.device)
+
+    @staticmethod
+    def from_position_indices(position_indices: Tensor, max_sequences: Optional[int] = None,
+                              max_seqlen: Optional[int] = None) -> SequenceMap:
+        """`position_indices`: (batch, seqlen) int16, uint16, int32 or int64 on the model's device: 0, 1, 2... anew in each
+        sequence, negative is padding. Raises BadArgument; with limits, only `check` does."""
+        batch, seqlen = _two(position_indices, "position_indices")
+        return SequenceMap("position_indices", position_indices, batch, seqlen, max_sequences, max_seqlen,
+                           position_indices.device)
+
+    @staticmethod
+    def from_seq_idx(seq_idx: Tensor, max_sequences: Optional[int] = None,
+                     max_seqlen: Optional[int] = None) -> SequenceMap:
+        """`seq_idx`: (batch, seqlen), dtypes as above: equal neighbours are one sequence, negative is padding."""
+        batch, seqlen = _two(seq_idx, "seq_idx")
+        return SequenceMap("seq_idx", seq_idx, batch, seqlen, max_sequences, max_seqlen, seq_idx.device)
+
+    @staticmethod
+    def from_cu_seqlens(cu_seqlens: Tensor, batch: int, seqlen: int, max_sequences: Optional[int] = None,
+                        max_seqlen: Optional[int] = None) -> SequenceMap:
+        """`cu_seqlens`: (n_sequences + 1) int32 or int64: offsets into the flattened rows, from 0 to batch * seqlen, one at
+        every row's start."""
+        if cu_seqlens.dim() != 1:
+            raise BadArgument(f"cu_seqlens: its shape is {tuple(cu_seqlens.shape)}, expected (n_sequences + 1)")
+        return SequenceMap("cu_seqlens", cu_seqlens, batch, seqlen, max_sequences, max_seqlen, cu_seqlens.device)
+
+    @staticmethod
+    def rows(batch: int, seqlen: int, device: torch.device) -> SequenceMap:
+        """Each row is one sequence."""
+        return SequenceMap("rows", None, batch, seqlen, None, None, torch.device(device))
+
+    @property
+    def n_sequences(self) -> int:
+        """Slots: how many states there are. Inside torch.compile only of maps with limits and of rows."""
+        if self.form == "rows":
+            return self.batch
+        return live_map(self.handle).n_sequences if self.max_sequences is None else self.max_sequences
+
+    def update(self, boundaries: Tensor) -> None:
+        """Builds the map anew for the next batch, from boundaries of the same form, shape and dtype.
+
+        With limits the memory stays, nothing waits, and the building can be captured in a CUDA graph; a backward that
+        still needs the old boundaries is refused by autograd ("modified by an inplace operation")."""
+        if self.form == "rows":
+            raise BadArgument("SequenceMap.update: a map of rows has no boundaries")
+        if self.form != "cu_seqlens" and tuple(boundaries.shape) != (self.batch, self.seqlen):
+            raise BadArgument(f"SequenceMap.update: {self.form} has shape {tuple(boundaries.shape)}, the map is for "
+                              f"{(self.batch, self.seqlen)}")
+        if self.max_sequences is None:
+            self._fill(boundaries)
+        else:
+            torch.ops.packjit.update_sequence_map(self.handle, boundaries)
+
+    def check(self) -> None:
+        """Waits for the current stream. Raises BadArgument where boundaries broke a rule or a limit since the last check;
+        until then every row counts as padding. Maps without limits were checked when they were made."""
+        live_map(self.handle).check(stream_of(self.device))
+
+    def __repr__(self) -> str:
+        return (f"SequenceMap({self.form}, batch={self.batch}, seqlen={self.seqlen}, "
+                f"max_sequences={self.max_sequences}, max_seqlen={self.max_seqlen}, device={self.device})")
+
+
+def _two(boundaries: Tensor, form: str) -> Tuple[int, int]:
+    if boundaries.dim() != 2:
+        raise BadArgument(f"{form}: its shape is {tuple(boundaries.shape)}, expected (batch, seqlen)")
+    return boundaries.shape[0], boundaries.shape[1]
+
+

@@ -1,0 +1,249 @@
+"""selective_scan_fn and causal_conv1d_fn over the argument combinations of the official packages, against the fp64
+recurrence. GPU runs repeat what the CPU runs, in more dtypes."""
+
+import itertools
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import packjit  # noqa: E402
+import packjit.torch as pt  # noqa: E402
+from references import assert_close, conv1d, ssm  # noqa: E402
+from test_torch_operators import in_double, leaves, random  # noqa: E402
+
+BATCH, DIM, SEQLEN, D_STATE = 2, 6, 10, 3
+ROWS = torch.arange(SEQLEN).repeat(BATCH, 1)
+PACKED = torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4, 5, 6], [0, 0, 1, 2, 3, 0, 1, -1, -1, -1]])
+
+
+def token_major(tensor):
+    """(batch, [groups,] d_state, seqlen) as (batch, seqlen, groups, d_state)"""
+    return (tensor.unsqueeze(1) if tensor.dim() == 3 else tensor).permute(0, 3, 1, 2)
+
+
+def layouts(tensor):
+    """The same values (batch, dim, seqlen) contiguous, channel-last, sliced, and as the official tests have them."""
+    wide = torch.zeros(tensor.shape[0], 2 * tensor.shape[1], tensor.shape[2], dtype=tensor.dtype, device=tensor.device)
+    wide[:, 1::2] = tensor
+    return {"contiguous": tensor, "channel-last": tensor.transpose(1, 2).contiguous().transpose(1, 2),
+            "sliced": wide[:, 1::2]}
+
+
+def scan_inputs(device, dtype, groups, has, layout="contiguous"):
+    bc = (BATCH, D_STATE, SEQLEN) if groups is None else (BATCH, groups, D_STATE, SEQLEN)
+
+    def wide(seed, scale=1.0):
+        return layouts(random(BATCH, DIM, SEQLEN, seed=seed, dtype=dtype, device=device, scale=scale))[layout]
+    given = {"u": wide(1), "delta": wide(2, 0.5), "A": -random(DIM, D_STATE, seed=3, device=device).abs() - 0.1,
+             "B": random(*bc, seed=4, dtype=dtype, device=device), "C": random(*bc, seed=5, dtype=dtype, device=device)}
+    if "D" in has:
+        given["D"] = random(DIM, seed=6, device=device)
+    if "z" in has:
+        given["z"] = wide(7)
+    if "delta_bias" in has:
+        given["delta_bias"] = random(DIM, seed=8, device=device, scale=0.5)
+    return leaves(given)
+
+
+def check_scan(given, positions, softplus, dtype, **packed):
+    double = in_double(given)
+    out, last = pt.selective_scan_fn(**given, delta_softplus=softplus, return_last_state=True, **packed)
+    assert torch.equal(pt.selective_scan_fn(**given, delta_softplus=softplus, **packed), out)
+    z = double.get("z")
+    expected, states = ssm(double["u"].transpose(1, 2), double["delta"].transpose(1, 2), double["A"],
+                           token_major(double["B"]), token_major(double["C"]), double.get("D"),
+                           None if z is None else z.transpose(1, 2), double.get("delta_bias"), positions, softplus)
+    expected = expected.transpose(1, 2)
+    assert out.dtype == dtype and last.dtype == torch.float32
+    assert_close(out, expected, "out")
+    assert_close(last, states, "last state", dtype)
+    dout = random(*out.shape, seed=11)
+    (out.double().cpu() * dout.double()).sum().backward()
+    (expected * dout.to(dtype).double()).sum().backward()
+    for name, tensor in given.items():
+        assert_close(tensor.grad, double[name].grad, f"gradient of {name}", dtype)
+
+
+DTYPES = {"cpu": [torch.float32], "cuda": [torch.float32, torch.float16, torch.bfloat16]}
+
+
+# On the CPU a few combinations in which every argument is on and off.
+@pytest.mark.parametrize("has", [("D", "z", "delta_bias"), ("z",), ("D", "delta_bias"), ()], ids="+".join)
+@pytest.mark.parametrize("groups", [None, 2])
+def test_selective_scan_fn(device, has, groups):
+    for dtype in DTYPES[device.type]:
+        softplus = "delta_bias" in has
+        given = scan_inputs(device, dtype, groups, has)
+        if not softplus:
+            with torch.no_grad():
+                given["delta"].abs_()
+        check_scan(given, ROWS, softplus, dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("softplus", [False, True])
+@pytest.mark.parametrize("groups", [None, 1, 2, 3])
+def test_selective_scan_fn_all_combinations(groups, softplus):
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU that PyTorch can use")
+    for dtype, layout in itertools.product(DTYPES["cuda"], ("contiguous", "channel-last", "sliced")):
+        for has in itertools.product(*[(name, "") for name in ("D", "z", "delta_bias")]):
+            given = scan_inputs("cuda", dtype, groups, has, layout)
+            if not softplus:
+                with torch.no_grad():
+                    given["delta"].abs_()
+                    if "delta_bias" in has:
+                        given["delta_bias"].abs_()
+            check_scan(given, ROWS, softplus, dtype)
+
+
+@pytest.mark.parametrize("layout", ["channel-last", "sliced"])
+def test_selective_scan_fn_takes_any_layout(device, layout):
+    check_scan(scan_inputs(device, torch.float32, None, ("D", "z", "delta_bias"), layout), ROWS, True, torch.float32)
+
+
+def boundary_forms(device):
+    """PACKED in every form that can say it."""
+    seq_idx = torch.tensor([[0] * 3 + [1] * 7, [5] + [6] * 4 + [7] * 2 + [-1] * 3], dtype=torch.int32)
+    return {"position_indices": PACKED.to(device), "seq_idx": seq_idx.to(device),
+            "seq_map": pt.SequenceMap.from_position_indices(PACKED.to(device))}
+
+
+def test_selective_scan_fn_on_packed_rows(device):
+    for form, boundaries in boundary_forms(device).items():
+        given = scan_inputs(device, torch.float32, None, ("D", "z", "delta_bias"))
+        check_scan(given, PACKED, True, torch.float32, **{form: boundaries})
+    full = torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]])
+    cu_seqlens = torch.tensor([0, 3, 10, 20], dtype=torch.int32).to(device)
+    check_scan(scan_inputs(device, torch.float32, None, ("D", "z", "delta_bias")), full, True, torch.float32,
+               cu_seqlens=cu_seqlens)
+
+
+def conv_inputs(device, dtype, width, has_bias, layout="contiguous", weight_dtype=None):
+    x = layouts(random(BATCH, DIM, SEQLEN, seed=1, dtype=dtype, device=device))[layout]
+    given = {"x": x, "weight": random(DIM, width, seed=2, dtype=weight_dtype or dtype, device=device)}
+    if has_bias:
+        given["bias"] = random(DIM, seed=3, dtype=weight_dtype or dtype, device=device)
+    return given
+
+
+def check_conv(given, positions, activation, dtype, **packed):
+    given = {name: tensor.detach().requires_grad_() for name, tensor in given.items()}
+    double = in_double(given)
+    rounded = {name: double[name].detach().to(dtype).double().requires_grad_() for name in double}  # weights are rounded
+    out = pt.causal_conv1d_fn(**given, activation=activation, **packed)
+    assert out.dtype == dtype
+    expected = conv1d(rounded["x"].transpose(1, 2), rounded["weight"], rounded.get("bias"), positions,
+                      activation is not None)[0].transpose(1, 2)
+    assert_close(out, expected, "out")
+    dout = random(*out.shape, seed=12)
+    (out.double().cpu() * dout.double()).sum().backward()
+    (expected * dout.to(dtype).double()).sum().backward()
+    for name, tensor in given.items():
+        assert_close(tensor.grad, rounded[name].grad, f"gradient of {name}", dtype)
+    return out
+
+
+@pytest.mark.parametrize("activation", [None, "silu"])
+@pytest.mark.parametrize("width", [2, 4])
+def test_causal_conv1d_fn(device, width, activation):
+    for dtype in DTYPES[device.type]:
+        given = conv_inputs(device, dtype, width, width == 4)
+        out = check_conv(given, ROWS, activation, dtype)
+        assert out.stride() == given["x"].stride()
+
+
+def test_swish_is_silu(device):
+    given = conv_inputs(device, torch.float32, 4, True)
+    assert torch.equal(pt.causal_conv1d_fn(**given, activation="swish"), pt.causal_conv1d_fn(**given, activation="silu"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("width", [2, 3, 4])
+def test_causal_conv1d_fn_all_combinations(width):
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU that PyTorch can use")
+    for dtype, layout, has_bias, activation, weight_dtype in itertools.product(
+            DTYPES["cuda"], ("contiguous", "channel-last", "sliced"), (False, True), (None, "silu"), (None, torch.float32)):
+        given = conv_inputs("cuda", dtype, width, has_bias, layout, weight_dtype)
+        check_conv(given, ROWS, activation, dtype)
+        check_conv(given, PACKED, activation, dtype, seq_idx=boundary_forms("cuda")["seq_idx"])
+
+
+@pytest.mark.parametrize("layout", ["channel-last", "sliced"])
+def test_causal_conv1d_fn_takes_any_layout(device, layout):
+    given = conv_inputs(device, torch.float32, 4, True, layout)
+    out = check_conv(given, ROWS, "silu", torch.float32)
+    if layout == "channel-last":
+        assert out.stride() == given["x"].stride()
+
+
+def test_causal_conv1d_fn_on_packed_rows(device):
+    for form, boundaries in boundary_forms(device).items():
+        check_conv(conv_inputs(device, torch.float32, 4, True), PACKED, "silu", torch.float32, **{form: boundaries})
+
+
+def test_states_of_the_convolution(device):
+    """A row in two calls equals the row in one, gradients included; final_states_out is written in place."""
+    whole, halves = conv_inputs(device, torch.float32, 4, True), conv_inputs(device, torch.float32, 4, True)
+    whole["x"].requires_grad_()
+    halves["x"].requires_grad_()
+    expected = pt.causal_conv1d_fn(**whole, activation="silu")
+    first, second = halves["x"].split([2, SEQLEN - 2], 2)  # shorter than the filter
+    options = {"weight": halves["weight"], "bias": halves["bias"], "activation": "silu"}
+    zeros = torch.zeros(BATCH, DIM, 3, device=device)
+    out_first, states = pt.causal_conv1d_fn(first, **options, initial_states=zeros, return_final_states=True)
+    assert torch.equal(states[..., 1:], first) and not states[..., 0].any()
+    room = torch.empty_like(zeros)
+    out_second, written = pt.causal_conv1d_fn(second, **options, initial_states=states, return_final_states=True,
+                                              final_states_out=room)
+    assert written is room and torch.equal(room, halves["x"][..., -3:])
+    found = torch.cat([out_first, out_second], 2)
+    assert_close(found, expected, "in two calls")
+    expected.square().sum().backward()
+    found.square().sum().backward()
+    assert_close(halves["x"].grad, whole["x"].grad, "gradient in two calls")
+
+
+def test_states_of_the_scan_in_two_calls(device):
+    positions = torch.arange(SEQLEN).repeat(BATCH, 1)
+    given = scan_inputs(device, torch.float32, None, ("D", "z", "delta_bias"))
+    expected, last = pt.selective_scan_fn(**given, delta_softplus=True, return_last_state=True)
+    assert tuple(last.shape) == (BATCH, DIM, D_STATE)
+    cut = {name: given[name] for name in ("A", "D", "delta_bias")}
+    outs, states = [], torch.zeros(BATCH, DIM, D_STATE, device=device)
+    for begin, end in ((0, 4), (4, SEQLEN)):
+        piece = {name: given[name][..., begin:end].transpose(1, 2) for name in ("u", "delta", "z", "B", "C")}
+        piece["B"], piece["C"] = piece["B"].unsqueeze(2), piece["C"].unsqueeze(2)
+        seq_map = pt.SequenceMap.from_position_indices(positions[:, begin:end].to(device))
+        out, states = pt.ssm_pack(**piece, **cut, seq_map=seq_map, initial_states=states, return_final_states=True)
+        outs.append(out.transpose(1, 2))
+    assert_close(torch.cat(outs, 2), expected, "in two calls")
+    assert_close(states, last, "last state")
+
+
+def test_what_is_refused_says_why(device):
+    conv = conv_inputs(device, torch.float32, 4, True)
+    seq_idx = torch.zeros(BATCH, SEQLEN, dtype=torch.int32, device=device)
+    with pytest.raises(packjit.BadArgument, match="seq_idx excludes initial_states"):
+        pt.causal_conv1d_fn(**conv, seq_idx=seq_idx, return_final_states=True)
+    with pytest.raises(packjit.BadArgument, match="at most one"):
+        pt.causal_conv1d_fn(**conv, seq_idx=seq_idx, position_indices=seq_idx)
+    with pytest.raises(NotImplementedError, match="gelu"):
+        pt.causal_conv1d_fn(**conv, activation="gelu")
+    with pytest.raises(packjit.BadArgument, match=r"\(batch, dim, seqlen\)"):
+        pt.causal_conv1d_fn(conv["x"][0], conv["weight"])
+
+
+def test_rows_compile_whole(device):
+    """Boundaries made inside a compiled function, from nothing but shapes."""
+    conv = conv_inputs(device, torch.float32, 4, True)
+    scan = scan_inputs(device, torch.float32, None, ("D", "z", "delta_bias"))
+
+    def both(conv, scan):
+        return (pt.causal_conv1d_fn(**conv, activation="silu"),
+                *pt.selective_scan_fn(**scan, delta_softplus=True, return_last_state=True))
+
+    for found, expected in zip(torch.compile(both, fullgraph=True, backend="aot_eager")(conv, scan), both(conv, scan)):
+        assert torch.equal(found, expected)
