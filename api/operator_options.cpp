@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "api/tensors.hpp"
+#include "generator/ssm_simple.hpp"
 
 namespace packjit::api {
 namespace {
@@ -30,6 +31,9 @@ constexpr Option kOptions[] = {
     {"checkpoints", "checkpoints", Kind::on_off, &packjit_operator_options::checkpoints},
     {"initial_states", "initial_states", Kind::on_off, &packjit_operator_options::initial_states},
     {"final_states", "final_states", Kind::on_off, &packjit_operator_options::final_states},
+    {"constant_B", "constant_B", Kind::on_off, &packjit_operator_options::constant_B},
+    {"constant_C", "constant_C", Kind::on_off, &packjit_operator_options::constant_C},
+    {"complex_A", "complex_A", Kind::on_off, &packjit_operator_options::complex_A},
 };
 
 /// 0 leaves the Spec's default.
@@ -63,6 +67,7 @@ std::pair<Spec, Spec> specs_of(const packjit_operator_options& options) {
       spec->values.set("dtype", static_cast<int>(dtype_of(element_type(options.dtype, "dtype"))));
     }
     for (const Option& option : kOptions) set(*spec, option, options.*option.member);
+    if (scan && is_simple_scan(*spec)) check_simple_scan(*spec);
   }
   return specs;
 }

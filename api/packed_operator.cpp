@@ -72,6 +72,7 @@ Sizes sizes_of(const Spec& spec, const packjit_shape& shape) {
     if (spec.values.has(field)) sizes[field] = spec.values[field];
   }
   sizes.history = std::max<std::int64_t>(sizes.conv_width - 1, 0);
+  sizes.state_reals = 2 * sizes.d_state;
   sizes.n_checkpoints = ssm_checkpoints(sizes);
   return sizes;
 }
@@ -81,8 +82,7 @@ packjit_tensor tensor_of(const Spec& spec, const TensorRule& rule, const packjit
   const Sizes sizes = sizes_of(spec, shape);
   packjit_tensor tensor{};
   tensor.struct_size = sizeof(tensor);
-  tensor.dtype =
-      c_dtype(rule.always_fp32 ? ElementType::fp32 : packjit::element_type(static_cast<Dtype>(spec.values["dtype"])));
+  tensor.dtype = c_dtype(packjit::element_type(spec, rule));
   for (std::string_view symbol : shape_symbols(rule.shape)) tensor.shape[tensor.rank++] = sizes[symbol];
   static_cast<void>(count_of({tensor.shape, tensor.shape + tensor.rank}));  // throws where 63 bits are too few
   std::int64_t next = 1;
@@ -103,7 +103,7 @@ bool exists(const Spec& spec, const TensorRule& rule) { return rule.field.empty(
 CheckedCall plan_shape(const DeviceInfo& device, const Spec& spec, const packjit_shape& shape) {
   check_shape(shape);
   TensorViews views;
-  for (const TensorRule& rule : tensor_rules(spec.op)) {
+  for (const TensorRule& rule : tensor_rules(spec)) {
     if (!exists(spec, rule)) continue;
     packjit_tensor tensor = tensor_of(spec, rule, shape);
     alignas(16) static char place;  // never read
@@ -227,7 +227,7 @@ packjit_tensor PackedOperator::describe(bool backward, const packjit_shape& shap
   check_shape(shape);
   const Spec& asked = spec(backward);
   std::string names;
-  for (const TensorRule& rule : tensor_rules(asked.op)) {
+  for (const TensorRule& rule : tensor_rules(asked)) {
     if (!exists(asked, rule)) continue;
     if (rule.name == name) return tensor_of(asked, rule, shape);
     names += fmt::format("{}{}", names.empty() ? "" : ", ", rule.name);

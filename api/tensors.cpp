@@ -15,8 +15,8 @@ namespace packjit::api {
 namespace {
 
 /// In the order of PACKJIT_FP32...
-constexpr ElementType kTypes[] = {ElementType::fp32,   ElementType::fp16,  ElementType::bf16, ElementType::int16,
-                                  ElementType::uint16, ElementType::int32, ElementType::int64};
+constexpr ElementType kTypes[] = {ElementType::fp32,   ElementType::fp16,  ElementType::bf16,  ElementType::int16,
+                                  ElementType::uint16, ElementType::int32, ElementType::int64, ElementType::complex64};
 
 struct Member {
   std::string_view tensor;
@@ -100,8 +100,8 @@ std::vector<std::size_t> offsets_of(Operator op, std::span<const Member> members
 
 ElementType element_type(std::int32_t dtype, std::string_view what) {
   if (dtype >= 1 && dtype <= static_cast<std::int32_t>(std::size(kTypes))) return kTypes[dtype - 1];
-  throw std::invalid_argument(
-      fmt::format("{} is {}, which stands for no dtype; expected PACKJIT_FP32 (1) to PACKJIT_INT64 (7)", what, dtype));
+  throw std::invalid_argument(fmt::format(
+      "{} is {}, which stands for no dtype; expected PACKJIT_FP32 (1) to PACKJIT_COMPLEX64 (8)", what, dtype));
 }
 
 std::int32_t c_dtype(ElementType type) {

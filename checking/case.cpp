@@ -52,6 +52,10 @@ void validate(const Case& check_case) {
     if (check_case.groups < 1 || check_case.dim % check_case.groups != 0) {
       refuse(check_case, fmt::format("groups is {}; expected a divisor of dim {}", check_case.groups, check_case.dim));
     }
+    if (check_case.groups > 1 && check_case.constant_B && check_case.constant_C) {
+      refuse(check_case,
+             fmt::format("groups is {}, but constant B and C have no groups; expected 1", check_case.groups));
+    }
   } else if (check_case.conv_width < 1 || check_case.conv_width > 16) {
     refuse(check_case, fmt::format("conv_width is {}; expected 1 to 16", check_case.conv_width));
   }
@@ -130,6 +134,9 @@ Spec spec_of(const Case& check_case) {
     set_if_known(values, "D", check_case.D);
     set_if_known(values, "z", check_case.z);
     set_if_known(values, "delta_bias", check_case.delta_bias);
+    set_if_known(values, "constant_B", check_case.constant_B);
+    set_if_known(values, "constant_C", check_case.constant_C);
+    set_if_known(values, "complex_A", check_case.complex_A);
   } else {
     set_if_known(values, "conv_width", static_cast<int>(check_case.conv_width));
     set_if_known(values, "bias", check_case.bias);
@@ -157,6 +164,9 @@ Case case_of(const Spec& spec) {
     result.z = is_on("z");
     result.delta_bias = is_on("delta_bias");
     result.checkpoints = is_on("checkpoints");
+    result.constant_B = is_on("constant_B");
+    result.constant_C = is_on("constant_C");
+    result.complex_A = is_on("complex_A");
   } else {
     result.conv_width = values["conv_width"];
     result.bias = is_on("bias");
@@ -172,17 +182,21 @@ Config config_of(const Case& check_case, const std::string& arch) {
   return config;
 }
 
-Extent extent_of(std::string_view tensor) {
-  static constexpr std::array kToken = {"x",   "u",  "delta", "z",  "B",  "C",      "dout",
-                                        "out", "dx", "du",    "dz", "dB", "ddelta", "dC"};
-  static constexpr std::array kSlot = {"initial_states", "final_states", "dinitial_states", "dfinal_states"};
-  if (std::ranges::find(kToken, tensor) != kToken.end()) return Extent::token;
-  if (std::ranges::find(kSlot, tensor) != kSlot.end()) return Extent::slot;
-  return Extent::shared;
+bool is_activation(std::string_view tensor) {
+  static constexpr std::array kActivations = {"x", "u", "delta", "z", "dout", "out", "dx", "du", "dz", "ddelta"};
+  return std::ranges::find(kActivations, tensor) != kActivations.end();
 }
 
-bool is_activation(std::string_view tensor) {
-  return extent_of(tensor) == Extent::token && tensor != "B" && tensor != "C" && tensor != "dB" && tensor != "dC";
+bool is_of_slots(std::string_view tensor) {
+  static constexpr std::array kStates = {"initial_states", "final_states", "dinitial_states", "dfinal_states"};
+  return std::ranges::find(kStates, tensor) != kStates.end();
+}
+
+Extent extent_of(const Case& check_case, std::string_view tensor) {
+  if (is_of_slots(tensor)) return Extent::slot;
+  const bool of_tokens = is_activation(tensor) || ((tensor == "B" || tensor == "dB") && !check_case.constant_B) ||
+                         ((tensor == "C" || tensor == "dC") && !check_case.constant_C);
+  return of_tokens ? Extent::token : Extent::shared;
 }
 
 }  // namespace packjit::checking

@@ -27,12 +27,13 @@ struct Case {
   Operator op = Operator::ssm_pack_fwd;
   Dtype dtype = Dtype::fp32;
   std::int64_t dim = 8;
-  std::int64_t d_state = 16;                                    ///< scan only
-  std::int64_t groups = 1;                                      ///< scan only
-  std::int64_t conv_width = 4;                                  ///< convolution only
-  bool softplus = true, D = true, z = true, delta_bias = true;  ///< scan only
-  bool bias = true, silu = true;                                ///< convolution only
-  MapStorage map = MapStorage::positions;                       ///< convolution only
+  std::int64_t d_state = 16;                                       ///< scan only
+  std::int64_t groups = 1;                                         ///< scan only
+  std::int64_t conv_width = 4;                                     ///< convolution only
+  bool softplus = true, D = true, z = true, delta_bias = true;     ///< scan only
+  bool constant_B = false, constant_C = false, complex_A = false;  ///< scan only
+  bool bias = true, silu = true;                                   ///< convolution only
+  MapStorage map = MapStorage::positions;                          ///< convolution only
   bool initial_states = false;
   bool final_states = false;  ///< forward: asked for; backward: their gradient is given
   bool checkpoints = false;   ///< scan only: stored by the forward, given to the backward
@@ -74,7 +75,9 @@ void validate(const Case& check_case);
 
 /// How a tensor divides into sequences.
 enum class Extent { token, slot, shared };
-[[nodiscard]] Extent extent_of(std::string_view tensor);
+[[nodiscard]] Extent extent_of(const Case& check_case, std::string_view tensor);
+/// Initial and final states and their gradients.
+[[nodiscard]] bool is_of_slots(std::string_view tensor);
 /// Tensors of shape (batch, seqlen, dim), which have a layout.
 [[nodiscard]] bool is_activation(std::string_view tensor);
 

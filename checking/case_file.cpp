@@ -107,6 +107,9 @@ void read_option(Case& c, const std::string& name, const json& value) {
   if (name == "D") return option(scan, c.D);
   if (name == "z") return option(scan, c.z);
   if (name == "delta_bias") return option(scan, c.delta_bias);
+  if (name == "constant_B") return option(scan, c.constant_B);
+  if (name == "constant_C") return option(scan, c.constant_C);
+  if (name == "complex_A") return option(scan, c.complex_A);
   if (name == "bias") return option(!scan, c.bias);
   if (name == "initial_states") return option(true, c.initial_states);
   if (name == "final_states") return option(true, c.final_states);
@@ -217,7 +220,10 @@ json case_json(const Case& c) {
                      {"softplus", c.softplus},
                      {"D", c.D},
                      {"z", c.z},
-                     {"delta_bias", c.delta_bias}});
+                     {"delta_bias", c.delta_bias},
+                     {"constant_B", c.constant_B},
+                     {"constant_C", c.constant_C},
+                     {"complex_A", c.complex_A}});
   } else {
     document.update({{"conv_width", c.conv_width},
                      {"bias", c.bias},

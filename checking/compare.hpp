@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "checking/case.hpp"
@@ -14,6 +15,9 @@ namespace packjit::checking {
 /// infinite error.
 [[nodiscard]] std::vector<Result> compare_with_reference(CheckKind kind, const Case& check_case,
                                                          const HostTensors& outputs, const Reference& reference);
+
+/// error_bound() of an output of the case: constant B and C are parameters as A is.
+[[nodiscard]] double bound_of(const Case& check_case, std::string_view tensor, double reduction);
 
 /// Outputs of two calls, bit for bit. With `changed_slot`, that sequence's parts and the shared reductions may differ.
 [[nodiscard]] std::vector<Result> compare_bits(CheckKind kind, const Case& check_case, const HostTensors& a,

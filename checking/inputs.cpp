@@ -18,14 +18,14 @@ class Builder {
  public:
   explicit Builder(const Case& check_case) : case_(check_case) {}
 
-  void add(const std::string& name, bool fp32, std::vector<std::int64_t> shape,
+  /// Of complex numbers, draws the real part, then the imaginary one.
+  void add(const std::string& name, ElementType type, std::vector<std::int64_t> shape,
            const std::function<double(RandomStream&)>& draw) {
     RandomStream random(case_.seed, name);
-    std::int64_t count = 1;
+    std::int64_t count = type == ElementType::complex64 ? 2 : 1;
     for (const std::int64_t size : shape) count *= size;
     std::vector<double> values(static_cast<std::size_t>(count));
     for (double& value : values) value = draw(random);
-    const ElementType type = fp32 ? ElementType::fp32 : element_type(case_.dtype);
     tensors_[name] = HostTensor::from_double(type, std::move(shape), values);
   }
   HostTensors take() { return std::move(tensors_); }
@@ -44,39 +44,49 @@ HostTensors make_inputs(const Case& c) {
   const std::int64_t batch = c.batch(), seqlen = c.seqlen();
   const auto n_sequences = static_cast<std::int64_t>(sequences_of(c).size());
   const std::vector<std::int64_t> activation = {batch, seqlen, c.dim};
+  const ElementType dtype = element_type(c.dtype), fp32 = ElementType::fp32;
+  const ElementType of_states = c.complex_A ? ElementType::complex64 : fp32;
   Builder builder(c);
   if (is_scan(c.op)) {
     const std::vector<std::int64_t> states = {n_sequences, c.dim, c.d_state};
-    builder.add("u", false, activation, normal);
+    builder.add("u", dtype, activation, normal);
     if (!c.softplus) {
-      builder.add("delta", false, activation, random_step);
-      if (c.delta_bias) builder.add("delta_bias", true, {c.dim}, [](RandomStream& r) { return 0.1 * random_step(r); });
+      builder.add("delta", dtype, activation, random_step);
+      if (c.delta_bias) builder.add("delta_bias", fp32, {c.dim}, [](RandomStream& r) { return 0.1 * random_step(r); });
     } else if (c.delta_bias) {
-      builder.add("delta", false, activation, scaled(0.3));
-      builder.add("delta_bias", true, {c.dim}, [](RandomStream& r) { return inverse_softplus(random_step(r)); });
+      builder.add("delta", dtype, activation, scaled(0.3));
+      builder.add("delta_bias", fp32, {c.dim}, [](RandomStream& r) { return inverse_softplus(random_step(r)); });
     } else {
-      builder.add("delta", false, activation, [](RandomStream& r) { return inverse_softplus(random_step(r)); });
+      builder.add("delta", dtype, activation, [](RandomStream& r) { return inverse_softplus(random_step(r)); });
     }
-    std::int64_t element = 0;
-    builder.add("A", true, {c.dim, c.d_state}, [&](RandomStream& random) {
-      const auto n = static_cast<double>(element++ % c.d_state);
-      return -(n + random.uniform(0.5, 1.5));
+    const std::int64_t parts = c.complex_A ? 2 : 1;
+    std::int64_t drawn = 0;
+    builder.add("A", of_states, {c.dim, c.d_state}, [&](RandomStream& random) {
+      const auto n = static_cast<double>(drawn / parts % c.d_state);
+      const bool imaginary = drawn++ % parts == 1;
+      // Imaginary parts as S4 begins with them, pi * n, but of either sign.
+      return imaginary ? random.uniform(-3.0, 3.0) * (n + 1) : -(n + random.uniform(0.5, 1.5));
     });
-    builder.add("B", false, {batch, seqlen, c.groups, c.d_state}, normal);
-    builder.add("C", false, {batch, seqlen, c.groups, c.d_state}, normal);
-    if (c.D) builder.add("D", true, {c.dim}, normal);
-    if (c.z) builder.add("z", false, activation, normal);
-    if (c.initial_states) builder.add("initial_states", true, states, normal);
-    if (is_backward(c.op) && c.final_states) builder.add("dfinal_states", true, states, normal);
+    for (const auto& [name, constant] : {std::pair{"B", c.constant_B}, std::pair{"C", c.constant_C}}) {
+      if (constant) {
+        builder.add(name, of_states, {c.dim, c.d_state}, normal);
+      } else {
+        builder.add(name, dtype, {batch, seqlen, c.groups, parts * c.d_state}, normal);
+      }
+    }
+    if (c.D) builder.add("D", fp32, {c.dim}, normal);
+    if (c.z) builder.add("z", dtype, activation, normal);
+    if (c.initial_states) builder.add("initial_states", of_states, states, normal);
+    if (is_backward(c.op) && c.final_states) builder.add("dfinal_states", of_states, states, normal);
   } else {
     const std::vector<std::int64_t> states = {n_sequences, c.dim, c.conv_width - 1};
-    builder.add("x", false, activation, normal);
-    builder.add("weight", false, {c.dim, c.conv_width}, scaled(0.5));
-    if (c.bias) builder.add("bias", false, {c.dim}, scaled(0.5));
-    if (c.initial_states) builder.add("initial_states", false, states, normal);
-    if (is_backward(c.op) && c.final_states) builder.add("dfinal_states", false, states, normal);
+    builder.add("x", dtype, activation, normal);
+    builder.add("weight", dtype, {c.dim, c.conv_width}, scaled(0.5));
+    if (c.bias) builder.add("bias", dtype, {c.dim}, scaled(0.5));
+    if (c.initial_states) builder.add("initial_states", dtype, states, normal);
+    if (is_backward(c.op) && c.final_states) builder.add("dfinal_states", dtype, states, normal);
   }
-  if (is_backward(c.op)) builder.add("dout", false, activation, normal);
+  if (is_backward(c.op)) builder.add("dout", dtype, activation, normal);
   return builder.take();
 }
 
@@ -104,7 +114,7 @@ Grid::Grid(const Case& check_case)
 
 Slice slice_of(const Grid& grid, const Sequence& sequence, std::size_t slot, std::string_view tensor,
                std::int64_t count) {
-  if (extent_of(tensor) == Extent::slot) {
+  if (is_of_slots(tensor)) {
     const std::size_t per_slot = static_cast<std::size_t>(count / grid.n_sequences);
     return {slot * per_slot, per_slot};
   }

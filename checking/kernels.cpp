@@ -20,9 +20,11 @@ TensorViews views_of(const Case& c) {
       if (c.layout == Layout::token_major) view.stride = {tokens * c.dim, c.dim, 1};
       if (c.layout == Layout::channel_major) view.stride = {tokens * c.dim, 1, tokens};
       if (c.layout == Layout::strided) view.stride = {2 * tokens * c.dim + 3, 2 * c.dim + 3, 2};
-    } else if (rule.name == "B") {
-      view.size = {c.batch(), tokens, c.groups, c.d_state};
-      view.stride = {tokens * c.groups * c.d_state, c.groups * c.d_state, c.d_state, 1};
+    } else if (rule.name == "B" || rule.name == "C") {
+      if (extent_of(c, rule.name) == Extent::shared) continue;
+      const std::int64_t values = c.d_state * (c.complex_A ? 2 : 1);
+      view.size = {c.batch(), tokens, c.groups, values};
+      view.stride = {tokens * c.groups * values, c.groups * values, values, 1};
     } else {
       continue;
     }

@@ -8,6 +8,7 @@
 #include "checking/checks.hpp"
 #include "checking/random.hpp"
 #include "generator/shared_fields.hpp"
+#include "generator/ssm_simple.hpp"
 
 namespace packjit::checking {
 
@@ -30,6 +31,7 @@ void fill_up(Lengths& lengths, std::int64_t total, RandomStream& random) {
 }
 
 std::int64_t tile_of(const Case& c, const std::string& arch) {
+  if (is_scan(c.op) && is_simple_scan(spec_of(c))) return 16;  // they have no tiles; checkpoints 8 or 16 tokens apart
   const Config config = config_of(c, arch);
   return config.values.has("tile_tokens") ? config.values["tile_tokens"] : 16;
 }
@@ -48,6 +50,7 @@ class Matrix {
       steps_as_given(op);
       odd_sizes(op);
       strided(op);
+      simple_scans(op);
       if (coverage_ == Coverage::full) large(op);
     }
     return std::move(plans_);
@@ -154,6 +157,49 @@ class Matrix {
     c.layout = Layout::strided;
     c.initial_states = c.final_states = true;
     rows_for(c, 8, true);
+    add(c, {CheckKind::oracle, CheckKind::isolation});
+  }
+  /// Constant B and C, complex A: each of them and together with what else matters.
+  void simple_scans(Operator op) {
+    if (!is_scan(op)) return;
+    const std::vector<CheckKind> most = {CheckKind::oracle, CheckKind::cut, CheckKind::isolation, CheckKind::repeat};
+    Case c = base(op, Dtype::fp32);
+    c.initial_states = c.final_states = true;
+    rows_for(c, 10, true);
+    c.name = "constant B and C";
+    c.constant_B = c.constant_C = true;
+    add(c, most);
+
+    c = base(op, Dtype::bf16);
+    c.name = "complex";
+    c.complex_A = c.initial_states = c.final_states = true;
+    rows_for(c, 11, true);
+    add(c, all_checks());
+
+    c.dtype = Dtype::fp32;
+    c.name = "complex, d_state 5, constant B, C of 3 groups";
+    c.dim = 21;
+    c.d_state = 5;
+    c.groups = 3;
+    c.constant_B = true;
+    add(c, most);
+
+    c = base(op, Dtype::fp16);
+    c.name = "complex, constant C, bare, channel-major";
+    c.layout = Layout::channel_major;
+    c.complex_A = c.constant_C = true;
+    c.softplus = c.D = c.z = c.delta_bias = false;
+    rows_for(c, 12, false);
+    add(c, {CheckKind::oracle, CheckKind::boundary_form, CheckKind::isolation});
+
+    c = base(op, Dtype::bf16);
+    c.name = "constant C, B of 2 groups, d_state 70, strided";
+    c.layout = Layout::strided;
+    c.dim = 12;
+    c.d_state = 70;
+    c.groups = 2;
+    c.constant_C = true;
+    rows_for(c, 13, true);
     add(c, {CheckKind::oracle, CheckKind::isolation});
   }
   void large(Operator op) {

@@ -11,10 +11,10 @@ namespace {
 
 /// The shape that a tensor of `from` has in `to`.
 std::vector<std::int64_t> shape_in(const Case& to, std::string_view name, std::vector<std::int64_t> shape) {
-  if (extent_of(name) == Extent::token) {
+  if (extent_of(to, name) == Extent::token) {
     shape[0] = to.batch();
     shape[1] = to.seqlen();
-  } else if (extent_of(name) == Extent::slot) {
+  } else if (is_of_slots(name)) {
     shape[0] = static_cast<std::int64_t>(sequences_of(to).size());
   }
   return shape;
@@ -77,7 +77,7 @@ Part make_part(const Case& whole, const std::vector<std::vector<Piece>>& rows) {
 HostTensors take_part(const Case& whole, const HostTensors& tensors, const Part& part) {
   HostTensors taken;
   for (const auto& [name, tensor] : tensors) {
-    if (extent_of(name) == Extent::shared) {
+    if (extent_of(whole, name) == Extent::shared) {
       taken[name] = tensor;
       continue;
     }
@@ -98,7 +98,7 @@ void put_part(const Case& whole, const Part& part, const HostTensors& tensors, H
       found = into.emplace(name, HostTensor::zeros(tensor.type, shape_in(whole, name, tensor.shape))).first;
     }
     HostTensor& target = found->second;
-    if (extent_of(name) == Extent::shared) {
+    if (extent_of(whole, name) == Extent::shared) {
       std::vector<double> sum = target.to_double();
       const std::vector<double> addend = tensor.to_double();
       for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += addend[i];

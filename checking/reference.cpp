@@ -16,7 +16,8 @@ using Values = std::map<std::string, std::vector<double>, std::less<>>;
 /// Reads slices of inputs and writes slices of outputs, one sequence at a time.
 class Places {
  public:
-  Places(const Case& check_case, const HostTensors& inputs) : grid_(check_case), sequences_(sequences_of(check_case)) {
+  Places(const Case& check_case, const HostTensors& inputs)
+      : case_(check_case), grid_(check_case), sequences_(sequences_of(check_case)) {
     for (const auto& [name, tensor] : inputs) inputs_[name] = tensor.to_double();
   }
 
@@ -27,15 +28,15 @@ class Places {
   [[nodiscard]] oracle::Array read(std::string_view name) const {
     const auto found = inputs_.find(name);
     if (found == inputs_.end()) return {};
-    if (extent_of(name) == Extent::shared) return found->second;
+    if (extent_of(case_, name) == Extent::shared) return found->second;
     const Slice slice = place(name, found->second.size());
     const auto first = found->second.begin() + static_cast<std::ptrdiff_t>(slice.first);
     return {first, first + static_cast<std::ptrdiff_t>(slice.count)};
   }
-  /// `per_unit`: elements a token, a slot, or in all, by the tensor's extent.
+  /// `per_unit`: values a token, a slot, or in all, by the tensor's extent.
   void write(const std::string& name, std::int64_t per_unit, const oracle::Array& part) {
     std::vector<double>& whole = outputs[name];
-    const Extent extent = extent_of(name);
+    const Extent extent = extent_of(case_, name);
     const std::int64_t units = extent == Extent::token  ? grid_.batch * grid_.seqlen
                                : extent == Extent::slot ? grid_.n_sequences
                                                         : 1;
@@ -50,6 +51,7 @@ class Places {
   [[nodiscard]] Slice place(std::string_view name, std::size_t count) const {
     return slice_of(grid_, sequences_[slot_], slot_, name, static_cast<std::int64_t>(count));
   }
+  const Case& case_;
   Grid grid_;
   std::vector<Sequence> sequences_;
   Values inputs_;
@@ -88,6 +90,9 @@ double run_scan(const Case& c, Places& places, std::int64_t length) {
   in.d_state = c.d_state;
   in.groups = c.groups;
   in.softplus = c.softplus;
+  in.complex_A = c.complex_A;
+  in.constant_B = c.constant_B;
+  in.constant_C = c.constant_C;
   in.u = places.read("u");
   in.delta = places.read("delta");
   in.A = places.read("A");
@@ -97,7 +102,7 @@ double run_scan(const Case& c, Places& places, std::int64_t length) {
   in.z = places.read("z");
   in.delta_bias = places.read("delta_bias");
   in.initial_states = places.read("initial_states");
-  const std::int64_t states = c.dim * c.d_state;
+  const std::int64_t values = c.d_state * (c.complex_A ? 2 : 1), states = c.dim * values;
   const oracle::ScanOutput out = oracle::scan_forward(in);
   if (!is_backward(c.op)) {
     places.write("out", c.dim, out.out);
@@ -108,8 +113,8 @@ double run_scan(const Case& c, Places& places, std::int64_t length) {
   places.write("du", c.dim, gradient.du);
   places.write("ddelta", c.dim, gradient.ddelta);
   places.write("dA", states, gradient.dA);
-  places.write("dB", c.groups * c.d_state, gradient.dB);
-  places.write("dC", c.groups * c.d_state, gradient.dC);
+  places.write("dB", c.constant_B ? states : c.groups * values, gradient.dB);
+  places.write("dC", c.constant_C ? states : c.groups * values, gradient.dC);
   if (c.D) places.write("dD", c.dim, gradient.dD);
   if (c.z) places.write("dz", c.dim, gradient.dz);
   if (c.delta_bias) places.write("ddelta_bias", c.dim, gradient.ddelta_bias);

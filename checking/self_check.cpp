@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "checking/checks.hpp"
+#include "checking/compare.hpp"
 #include "checking/error_bounds.hpp"
 #include "checking/inputs.hpp"
 #include "checking/matrix.hpp"
@@ -80,8 +81,8 @@ std::vector<Result> compare_whole(const CaseRun& run, const Reference& reference
     const auto found = run.outputs.find(name);
     const double error = found == run.outputs.end() ? std::numeric_limits<double>::infinity()
                                                     : relative_error(found->second.to_double(), values);
-    results.push_back({CheckKind::oracle, c.op, c.dtype, name, error,
-                       error_bound(c.op, c.dtype, name, reference.reduction), c.name, "all"});
+    results.push_back(
+        {CheckKind::oracle, c.op, c.dtype, name, error, bound_of(c, name, reference.reduction), c.name, "all"});
   }
   return results;
 }
@@ -105,6 +106,9 @@ Case self_check_case(const Spec& spec, const Config& config) {
     c.D = is_on(values, "D");
     c.z = is_on(values, "z");
     c.delta_bias = is_on(values, "delta_bias");
+    c.constant_B = is_on(values, "constant_B");
+    c.constant_C = is_on(values, "constant_C");
+    c.complex_A = is_on(values, "complex_A");
   } else {
     c.conv_width = values["conv_width"];
     c.bias = is_on(values, "bias");

@@ -23,7 +23,8 @@ class Selection {
   RunInputs run(bool rows_are_sequences) {
     read_token_shape();
     read_boundaries(rows_are_sequences);
-    for (const TensorRule& rule : tensor_rules(spec().op)) {
+    read_kinds();
+    for (const TensorRule& rule : tensor_rules(spec())) {
       if (!rule.output) take(rule);
     }
     if (!is_backward(spec().op) && inputs_.tensors.contains("initial_states")) spec().values.set("final_states", 1);
@@ -84,6 +85,19 @@ class Selection {
     }
   }
 
+  /// Whether numbers of the scan are complex, and whether B and C are of channels: A's dtype and their ranks say so.
+  void read_kinds() {
+    if (!is_scan(spec().op)) return;
+    const auto found = [&](std::string_view name) {
+      const auto it = file_.tensors.find(name);
+      return it == file_.tensors.end() ? nullptr : &it->second;
+    };
+    if (const HostTensor* A = found("A")) spec().values.set("complex_A", A->type == ElementType::complex64 ? 1 : 0);
+    for (const auto& [name, field] : {std::pair{"B", "constant_B"}, std::pair{"C", "constant_C"}}) {
+      if (const HostTensor* tensor = found(name)) spec().values.set(field, tensor->shape.size() == 2 ? 1 : 0);
+    }
+  }
+
   void read_boundaries(bool rows_are_sequences) {
     for (const std::string_view name : kBoundaryNames) check_supported(name, "I16, U16, I32 or I64");
     const Sizes& sizes = inputs_.sizes;
@@ -107,7 +121,7 @@ class Selection {
   }
 
   void take(const TensorRule& rule) {
-    check_supported(rule.name, rule.always_fp32 ? "F32" : "F32, F16 or BF16");
+    check_supported(rule.name, rule.complex ? "C64" : rule.always_fp32 ? "F32" : "F32, F16 or BF16");
     const bool optional = !rule.field.empty();
     if (optional) {
       const bool present = file_.tensors.contains(rule.name);
@@ -148,7 +162,10 @@ class Selection {
       // Whatever an int cannot hold is out of every field's range too.
       const int value = static_cast<int>(std::min<std::int64_t>(size, 1 << 30));
       if (symbol == "d_state" || symbol == "conv_width") spec().values.set(symbol, value);
-      if (symbol == "d_state") inputs_.sizes.n_checkpoints = ssm_checkpoints(inputs_.sizes);
+      if (symbol == "d_state") {
+        inputs_.sizes.n_checkpoints = ssm_checkpoints(inputs_.sizes);
+        inputs_.sizes.state_reals = 2 * size;
+      }
       if (symbol == "groups") spec().values.set("groups", size > 1 ? 1 : 0);
     } catch (const std::invalid_argument& error) {
       fail(fmt::format("tensor {}: {}", rule.name, error.what()));
@@ -156,18 +173,20 @@ class Selection {
   }
 
   void check_dtype(const TensorRule& rule, const HostTensor& tensor) {
-    const ElementType activation = element_type(static_cast<Dtype>(spec().values["dtype"]));
-    const ElementType expected = rule.always_fp32 ? ElementType::fp32 : activation;
+    const ElementType expected = element_type(spec(), rule);
     if (tensor.type == expected) return;
     fail(fmt::format("tensor {} has dtype {}; expected {}{}", rule.name, name_of(tensor.type), name_of(expected),
-                     rule.always_fp32 ? ", whatever the activations have"
-                                      : fmt::format(", as {} has", tensor_rules(spec().op).front().name)));
+                     rule.complex       ? ", as A has"
+                     : rule.always_fp32 ? ", whatever the activations have"
+                                        : fmt::format(", as {} has", tensor_rules(spec().op).front().name)));
   }
 
   void check_groups() {
-    const Sizes& sizes = inputs_.sizes;
+    Sizes& sizes = inputs_.sizes;
+    if (is_scan(spec().op) && sizes.groups == 0) sizes.groups = 1;  // B and C are both constant
     if (sizes.groups > 0 && sizes.dim % sizes.groups != 0) {
-      fail(fmt::format("tensor B has {} groups; expected a divisor of dim = {}", sizes.groups, sizes.dim));
+      fail(fmt::format("tensor {} has {} groups; expected a divisor of dim = {}",
+                       spec().values["constant_B"] != 0 ? "C" : "B", sizes.groups, sizes.dim));
     }
   }
 

@@ -35,7 +35,7 @@ constexpr std::size_t kLengthBytes = 8;
 constexpr std::pair<std::string_view, ElementType> kDtypes[] = {
     {"F32", ElementType::fp32},  {"F16", ElementType::fp16},  {"BF16", ElementType::bf16},
     {"F64", ElementType::fp64},  {"I16", ElementType::int16}, {"U16", ElementType::uint16},
-    {"I32", ElementType::int32}, {"I64", ElementType::int64}};
+    {"I32", ElementType::int32}, {"I64", ElementType::int64}, {"C64", ElementType::complex64}};
 
 std::optional<ElementType> element_type_of(std::string_view dtype) {
   for (const auto& [name, type] : kDtypes) {

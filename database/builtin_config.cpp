@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "generator/shared_fields.hpp"
+#include "generator/ssm_simple.hpp"
 #include "templates/device/sequence_map.cuh"
 
 namespace packjit {
@@ -154,6 +155,11 @@ Config conv_config(const Spec& spec, const Workload& work) {
 
 Config builtin_config(const Spec& spec, const std::string& arch, const Workload& work) {
   if (spec.op == Operator::sequence_map) return Config(spec.op);
+  if (is_scan(spec.op) && is_simple_scan(spec)) {
+    Config simple = simple_scan_config(spec);
+    if (!has_sm80(arch)) simple.values.set("convert", 0);
+    return simple;
+  }
   Config config = is_scan(spec.op) ? scan_config(spec, arch, work) : conv_config(spec, work);
   const int longest = kLongestAccess / static_cast<int>(size_of(static_cast<Dtype>(spec.values["dtype"])));
   config.values.set("vector", std::min(config.values["vector"], longest));

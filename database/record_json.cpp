@@ -131,6 +131,7 @@ void add_unknown(Ordered& json, const nlohmann::json& unknown) {
 Ordered json_of(const FieldValues& values) {
   Ordered json = Ordered::object();
   for (const Field& field : values.table()) {
+    if (!values.names(field)) continue;
     const std::string name(field.name);
     if (field.labels.empty()) {
       json[name] = values[field.name];

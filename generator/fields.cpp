@@ -70,6 +70,7 @@ std::string FieldValues::text(std::string_view name) const {
 std::string FieldValues::text() const {
   std::string all;
   for (const Field& field : table_) {
+    if (!names(field)) continue;
     all += fmt::format("{}{}={}", all.empty() ? "" : " ", field.name, text(field.name));
   }
   return all;

@@ -16,6 +16,7 @@ struct Field {
   int fallback;  ///< the value of a default Spec or Config
   std::span<const std::string_view> labels;
   std::string_view meaning;  ///< one line of help
+  bool later = false;        ///< came after the first keys and documents, which do not name it: see FieldValues::names
 };
 
 /// One value for each field of a table, always complete and always in range.
@@ -38,7 +39,10 @@ class FieldValues {
 
   /// The spelling of one value: its label, or the integer in decimal.
   [[nodiscard]] std::string text(std::string_view name) const;
-  /// All values in table order: "dtype=bf16 d_state=16".
+  /// Whether keys, sources and documents name the field: all of them, but a later one only where it is not at its
+  /// fallback. So a field that is added changes no key and no source of a Spec that does not use it.
+  [[nodiscard]] bool names(const Field& field) const { return !field.later || (*this)[field.name] != field.fallback; }
+  /// The values that keys name, in table order: "dtype=bf16 d_state=16".
   [[nodiscard]] std::string text() const;
 
   friend bool operator==(const FieldValues& a, const FieldValues& b) {

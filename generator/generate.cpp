@@ -8,6 +8,7 @@
 
 #include "generator/condition.hpp"
 #include "generator/shared_fields.hpp"
+#include "generator/ssm_simple.hpp"
 #include "templates/device/conv_arguments.cuh"
 #include "templates/device/sequence_map_arguments.cuh"
 #include "templates/device/ssm_arguments.cuh"
@@ -103,7 +104,8 @@ class Printer {
     for (const Field& field : values.table()) {
       const bool is_switch = field.labels.data() == kSwitch;
       const std::string name = (is_switch ? "HAS_" : "") + parameter_name(field.name);
-      parameters_[name] = {values[field.name], field.meaning};
+      const bool unused = !values.names(field);  // a later field, not asked for: older templates do not read it
+      parameters_[name] = {values[field.name], field.meaning, unused};
       order_.push_back(name);
       add_labels(field);
     }
@@ -178,6 +180,7 @@ std::string header(const Spec& spec, const Config& config, const std::string& ke
   for (const auto& [title, values] : {std::pair{"Spec", &spec.values}, std::pair{"Config", &config.values}}) {
     text += fmt::format("// {}:\n", title);
     for (const Field& field : values->table()) {
+      if (!values->names(field)) continue;
       text += fmt::format("//   {:<18}{:<12}{}\n", field.name, values->text(field.name), field.meaning);
     }
   }
@@ -211,6 +214,13 @@ ArgumentType argument_type(Operator op) {
   return {"ConvArguments", sizeof(ConvArguments)};
 }
 
+std::string template_of(const Spec& spec) {
+  if (is_scan(spec.op) && is_simple_scan(spec)) {
+    return is_backward(spec.op) ? "ssm_pack_simple_bwd.cu" : "ssm_pack_simple_fwd.cu";
+  }
+  return fmt::format("{}.cu", name_of(spec.op));
+}
+
 }  // namespace
 
 std::string source_key(const Spec& spec, const Config& config) {
@@ -219,7 +229,7 @@ std::string source_key(const Spec& spec, const Config& config) {
 
 Source generate(const Spec& spec, const Config& config, Target target) {
   check_pair(spec, config);
-  const std::string root = fmt::format("{}.cu", name_of(spec.op));
+  const std::string root = template_of(spec);
   Printer printer(spec, config, target);
   printer.include(root);
   printer.require_all_read(root);

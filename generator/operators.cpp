@@ -54,6 +54,13 @@ std::span<const TensorRule> tensor_rules(Operator op) {
   return is_scan(op) ? ssm_tensor_rules(is_backward(op)) : conv_tensor_rules(is_backward(op));
 }
 
+std::vector<TensorRule> tensor_rules(const Spec& spec) {
+  const std::span<const TensorRule> usual = tensor_rules(spec.op);
+  std::vector<TensorRule> rules(usual.begin(), usual.end());
+  if (is_scan(spec.op)) ssm_adapt_rules(spec, rules);
+  return rules;
+}
+
 void check_pair(const Spec& spec, const Config& config) {
   if (spec.op != config.op) {
     throw std::invalid_argument(
@@ -106,9 +113,10 @@ Plan plan(const Spec& spec, const Config& config, const Problem& problem) {
 
 std::int64_t& Sizes::operator[](std::string_view symbol) {
   const std::pair<std::string_view, std::int64_t*> table[] = {
-      {"batch", &batch},     {"seqlen", &seqlen},           {"dim", &dim},
-      {"groups", &groups},   {"d_state", &d_state},         {"conv_width", &conv_width},
-      {"history", &history}, {"n_sequences", &n_sequences}, {"n_checkpoints", &n_checkpoints}};
+      {"batch", &batch},          {"seqlen", &seqlen},           {"dim", &dim},
+      {"groups", &groups},        {"d_state", &d_state},         {"conv_width", &conv_width},
+      {"history", &history},      {"n_sequences", &n_sequences}, {"n_checkpoints", &n_checkpoints},
+      {"2*d_state", &state_reals}};
   for (const auto& [name, size] : table) {
     if (name == symbol) return *size;
   }

@@ -70,15 +70,22 @@ struct TensorRule {
   bool always_fp32;        ///< else it has the Spec's dtype
   bool output;
   std::string_view field;  ///< the Spec field that must be on for the tensor to exist; empty: always
+  bool complex = false;    ///< pairs of fp32, real part first; then always_fp32 is on
 };
 
-/// The tensors of an operator, inputs first. "batch seqlen dim" tensors are activations: any strides.
+/// The tensors of an operator, inputs first, as its default Spec has them. "batch seqlen dim" tensors are activations:
+/// any strides.
 [[nodiscard]] std::span<const TensorRule> tensor_rules(Operator op);
+/// The same tensors in the same order, with the shapes and types that the Spec gives them: constant B and C are of
+/// channels and not of tokens; with complex A, what is fp32 and of states is complex, and B and C of tokens have two
+/// numbers a state.
+[[nodiscard]] std::vector<TensorRule> tensor_rules(const Spec& spec);
 
-/// Sizes that the shape symbols stand for. `history` is conv_width - 1. Unused ones stay 0.
+/// Sizes that the shape symbols stand for. `history` is conv_width - 1, `state_reals` ("2*d_state") what it says.
+/// Unused ones stay 0.
 struct Sizes {
   std::int64_t batch = 0, seqlen = 0, dim = 0, groups = 0, d_state = 0, conv_width = 0, history = 0, n_sequences = 0,
-               n_checkpoints = 0;
+               n_checkpoints = 0, state_reals = 0;
   /// The size named by a shape symbol; throws std::invalid_argument for an unknown one.
   std::int64_t& operator[](std::string_view symbol);
   std::int64_t operator[](std::string_view symbol) const;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "generator/ssm_simple.hpp"
 #include "templates/device/sequence_map.cuh"
 
 namespace packjit {
@@ -27,6 +28,9 @@ constexpr Field kSpecFields[] = {
     {"checkpoints", 0, 1, 0, kSwitch,
      "the forward stores states inside sequences, so that the backward need not recompute them"},
     kLayoutField,
+    {"constant_B", 0, 1, 0, kSwitch, "B is the same for all tokens, one for each channel", true},
+    {"constant_C", 0, 1, 0, kSwitch, "C is the same for all tokens, one for each channel", true},
+    {"complex_A", 0, 1, 0, kSwitch, "A, B, C and the states are complex numbers", true},
 };
 constexpr Field kForwardConfig[] = {
     {"block", 32, 1024, 128, {}, "threads of a block"},
@@ -54,12 +58,13 @@ constexpr Field kBackwardConfig[] = {
     {"min_blocks", 1, 16, 4, {}, "blocks that a multiprocessor must be able to hold"},
     kConvertField,
 };
+constexpr std::string_view kOfTokens = "batch seqlen groups d_state";
 constexpr TensorRule kForwardTensors[] = {
     {"u", "batch seqlen dim", false, false, ""},
     {"delta", "batch seqlen dim", false, false, ""},
     {"A", "dim d_state", true, false, ""},
-    {"B", "batch seqlen groups d_state", false, false, ""},
-    {"C", "batch seqlen groups d_state", false, false, ""},
+    {"B", kOfTokens, false, false, ""},
+    {"C", kOfTokens, false, false, ""},
     {"D", "dim", true, false, "D"},
     {"z", "batch seqlen dim", false, false, "z"},
     {"delta_bias", "dim", true, false, "delta_bias"},
@@ -72,8 +77,8 @@ constexpr TensorRule kBackwardTensors[] = {
     {"u", "batch seqlen dim", false, false, ""},
     {"delta", "batch seqlen dim", false, false, ""},
     {"A", "dim d_state", true, false, ""},
-    {"B", "batch seqlen groups d_state", false, false, ""},
-    {"C", "batch seqlen groups d_state", false, false, ""},
+    {"B", kOfTokens, false, false, ""},
+    {"C", kOfTokens, false, false, ""},
     {"D", "dim", true, false, "D"},
     {"z", "batch seqlen dim", false, false, "z"},
     {"delta_bias", "dim", true, false, "delta_bias"},
@@ -84,17 +89,15 @@ constexpr TensorRule kBackwardTensors[] = {
     {"du", "batch seqlen dim", false, true, ""},
     {"ddelta", "batch seqlen dim", false, true, ""},
     {"dA", "dim d_state", true, true, ""},
-    {"dB", "batch seqlen groups d_state", false, true, ""},
-    {"dC", "batch seqlen groups d_state", false, true, ""},
+    {"dB", kOfTokens, false, true, ""},
+    {"dC", kOfTokens, false, true, ""},
     {"dD", "dim", true, true, "D"},
     {"dz", "batch seqlen dim", false, true, "z"},
     {"ddelta_bias", "dim", true, true, "delta_bias"},
     {"dinitial_states", "n_sequences dim d_state", true, true, "initial_states"},
 };
 
-constexpr int kSumBlock = 128;                 // threads of the summing kernels, as in the template
-constexpr std::int64_t kMostItemBlocks = 128;  // beyond that, more partial sums of dA only cost
-constexpr std::int64_t kPartialBytes = 12;     // of partial sums, an element (token and channel), each of the two kinds
+constexpr int kSumBlock = 128;  // threads of the summing kernels, as in the template
 constexpr std::int64_t kFloat = sizeof(float);
 
 /// Tokens of a sequence after which the forward stores states for the backward, as in the templates.
@@ -161,6 +164,13 @@ std::int64_t blocks_per_group(const Spec& spec, const Config& config, const Size
 
 }  // namespace
 
+std::int64_t SsmWorkspace::take(std::int64_t size) {
+  constexpr std::int64_t kAlignment = 256;  // bytes
+  const std::int64_t begin = bytes;
+  bytes += ceil_div(size, kAlignment) * kAlignment;
+  return begin;
+}
+
 std::span<const Field> ssm_spec_fields() { return kSpecFields; }
 
 std::span<const Field> ssm_config_fields(bool backward) {
@@ -173,7 +183,21 @@ std::span<const TensorRule> ssm_tensor_rules(bool backward) {
   return kForwardTensors;
 }
 
+void ssm_adapt_rules(const Spec& spec, std::span<TensorRule> rules) {
+  const bool complex = spec.values["complex_A"] != 0;
+  for (TensorRule& rule : rules) {
+    for (const auto& [field, name] : {std::pair{"constant_B", 'B'}, std::pair{"constant_C", 'C'}}) {
+      if (rule.shape != kOfTokens || rule.name.back() != name || spec.values[field] == 0) continue;
+      rule.shape = "dim d_state";
+      rule.always_fp32 = true;
+    }
+    rule.complex = complex && rule.always_fp32 && rule.shape.ends_with("d_state");
+    if (complex && rule.shape == kOfTokens) rule.shape = "batch seqlen groups 2*d_state";
+  }
+}
+
 void check_ssm_pair(const Spec& spec, const Config& config) {
+  if (is_simple_scan(spec)) return check_simple_scan_pair(spec, config);
   check_vector(spec, config);
   for (std::string_view field : {"block", "lanes", "tile_tokens"}) require_power_of_two(config, field);
   const Shape shape = shape_of(spec, config);
@@ -243,6 +267,7 @@ void check_ssm_pair(const Spec& spec, const Config& config) {
 }
 
 std::vector<FieldChoices> ssm_choices(const Spec& spec) {
+  if (is_simple_scan(spec)) return simple_scan_choices(spec);
   const int d_state = spec.values["d_state"];
   const bool backward = is_backward(spec.op);
   std::vector<int> lanes;
@@ -271,6 +296,7 @@ std::vector<FieldChoices> ssm_choices(const Spec& spec) {
 }
 
 bool ssm_worth_trying(const Spec& spec, const Config& config) {
+  if (is_simple_scan(spec)) return true;
   const Shape shape = shape_of(spec, config);
   const bool backward = is_backward(spec.op);
   // Accesses as long as can be, the forward's also half as long so that more threads share in them; a block of few
@@ -307,6 +333,7 @@ std::int64_t ssm_checkpoints(const Sizes& sizes) {
 }
 
 SsmWorkspace ssm_workspace(const Spec& spec, const Config& config, const Problem& problem) {
+  if (is_simple_scan(spec)) return simple_scan_workspace(spec, config, problem);
   const Sizes& sizes = problem.sizes;
   const std::int64_t tokens = sizes.batch * sizes.seqlen;
   const std::int64_t d_state = spec.values["d_state"];
@@ -314,19 +341,13 @@ SsmWorkspace ssm_workspace(const Spec& spec, const Config& config, const Problem
   const bool backward = is_backward(spec.op);
   const bool stored = spec.values["checkpoints"] != 0;
   SsmWorkspace space;
-  // Each part begins at a multiple of 256 bytes.
-  const auto take = [&](std::int64_t bytes) {
-    const std::int64_t begin = space.bytes;
-    space.bytes += ceil_div(bytes, 256) * 256;
-    return begin;
-  };
   const bool segmented = config.values["segments"] != 0;
   space.items = segmented ? problem.segments : problem.items;
   if (segmented) {
     const std::int64_t boundaries = tokens / SEGMENT_TOKENS + 1;
-    space.segment_dt = take(boundaries * sizes.dim * kFloat);
-    if (!backward || !stored) space.segment_states = take(boundaries * states_bytes);
-    if (backward) space.segment_gradients = take(boundaries * states_bytes);
+    space.segment_dt = space.take(boundaries * sizes.dim * kFloat);
+    if (!backward || !stored) space.segment_states = space.take(boundaries * states_bytes);
+    if (backward) space.segment_gradients = space.take(boundaries * states_bytes);
   }
   space.blocks_per_group = blocks_per_group(spec, config, sizes);
   if (!backward) return space;
@@ -334,25 +355,26 @@ SsmWorkspace ssm_workspace(const Spec& spec, const Config& config, const Problem
   const std::int64_t elements = tokens * sizes.dim;
   const std::int64_t bytes_bc = tokens * sizes.groups * 2 * d_state * kFloat;
   const std::int64_t bytes_channels = 2 * sizes.dim * (d_state + 2) * kFloat;
-  space.blocks_per_group = std::clamp<std::int64_t>(kPartialBytes * elements / bytes_bc, 1, space.blocks_per_group);
-  space.item_blocks = std::clamp<std::int64_t>(kPartialBytes * elements / bytes_channels, 1, kMostItemBlocks);
+  space.blocks_per_group = std::clamp<std::int64_t>(kSsmPartialBytes * elements / bytes_bc, 1, space.blocks_per_group);
+  space.item_blocks = std::clamp<std::int64_t>(kSsmPartialBytes * elements / bytes_channels, 1, kMostSsmItemBlocks);
   space.item_blocks = std::clamp<std::int64_t>(space.items, 1, space.item_blocks);
   const std::int64_t interval = config.values["checkpoint_tokens"];
-  if (!stored) space.checkpoints = take((tokens / interval + 1) * states_bytes);
-  space.partial_bc = take(space.blocks_per_group * bytes_bc);
-  space.partial_channels = take(space.item_blocks * bytes_channels);
+  if (!stored) space.checkpoints = space.take((tokens / interval + 1) * states_bytes);
+  space.partial_bc = space.take(space.blocks_per_group * bytes_bc);
+  space.partial_channels = space.take(space.item_blocks * bytes_channels);
   return space;
 }
 
 Plan ssm_plan(const Spec& spec, const Config& config, const Problem& problem) {
   const Sizes& sizes = problem.sizes;
   constexpr std::int64_t kMostChannels = std::int64_t{1}
-                                         << 23;  // kernels count 2 * kMostItemBlocks times as many in 32 bits
+                                         << 23;  // kernels count 2 * kMostSsmItemBlocks times as many in 32 bits
   if (sizes.dim > kMostChannels) {
     throw std::invalid_argument(
         fmt::format("{} takes at most {} channels in one call, not dim = {}; give it parts of them", name_of(spec.op),
                     kMostChannels, sizes.dim));
   }
+  if (is_simple_scan(spec)) return simple_scan_plan(spec, config, problem);
   const std::string name(name_of(spec.op));
   const auto block = static_cast<std::uint32_t>(config.values["block"]);
   const SharedBytes shared = shared_bytes(spec, config);

@@ -6,10 +6,13 @@
 
 namespace packjit {
 
-// ssm_pack: fields, tensors, constraints, search space and launches. The kernels are templates/ssm_pack_{fwd,bwd}.cu.
+// ssm_pack: fields, tensors, constraints, search space and launches. The kernels are templates/ssm_pack_{fwd,bwd}.cu,
+// and for some options those of generator/ssm_simple.hpp.
 [[nodiscard]] std::span<const Field> ssm_spec_fields();
 [[nodiscard]] std::span<const Field> ssm_config_fields(bool backward);
 [[nodiscard]] std::span<const TensorRule> ssm_tensor_rules(bool backward);
+/// Gives the rules, in the order of the table, what the Spec says about B, C and complex numbers.
+void ssm_adapt_rules(const Spec& spec, std::span<TensorRule> rules);
 void check_ssm_pair(const Spec& spec, const Config& config);
 [[nodiscard]] std::vector<FieldChoices> ssm_choices(const Spec& spec);
 [[nodiscard]] bool ssm_worth_trying(const Spec& spec, const Config& config);
@@ -18,6 +21,10 @@ void check_ssm_pair(const Spec& spec, const Config& config);
 /// Size of the tensor `checkpoints`: how many states of each channel a forward stores for its backward, at batch,
 /// seqlen and d_state. Between two of a sequence lie 16 tokens, more above d_state 128.
 [[nodiscard]] std::int64_t ssm_checkpoints(const Sizes& sizes);
+
+inline constexpr std::int64_t kMostSsmItemBlocks = 128;  ///< beyond that, more partial sums of dA only cost
+/// Bytes of partial sums, an element (token and channel), each of the two kinds.
+inline constexpr std::int64_t kSsmPartialBytes = 12;
 
 /// Where the kernels of one call keep what they hand to each other: byte offsets into the workspace.
 struct SsmWorkspace {
@@ -31,6 +38,8 @@ struct SsmWorkspace {
   std::int64_t items = 0;             ///< sequences, or segments
   std::int64_t blocks_per_group = 0;  ///< channel blocks of one group
   std::int64_t item_blocks = 0;       ///< blocks that share the items of one channel block
+  /// Where the next part begins, a multiple of 256 bytes; `bytes` grows by its size.
+  std::int64_t take(std::int64_t size);
 };
 [[nodiscard]] SsmWorkspace ssm_workspace(const Spec& spec, const Config& config, const Problem& problem);
 

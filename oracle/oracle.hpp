@@ -40,16 +40,21 @@ struct ConvGradient {
 /// One sequence's selective scan, length L, dim D, d_state N, groups G (channel d uses group d / (D / G)).
 /// dt = softplus(delta + delta_bias), linear above 20; h[t] = exp(dt*A) * h[t-1] + dt*B*u;
 /// y = sum over n of C*h + D*u; out = y * silu(z).
+///
+/// With `complex_A`, A, B, C and states are complex, each two values in the arrays, the real part first, and y sums
+/// 2 * Re(C*h). Gradients are dL/d(re), then dL/d(im).
 struct ScanInput {
   std::int64_t length = 0, dim = 0, d_state = 0, groups = 1;
   bool softplus = true;
-  Array u, delta;        ///< (L, D)
-  Array A;               ///< (D, N)
-  Array B, C;            ///< (L, G, N)
-  Array D;               ///< (D) or empty
-  Array z;               ///< (L, D) or empty
-  Array delta_bias;      ///< (D) or empty
-  Array initial_states;  ///< (D, N) or empty for zeros
+  bool complex_A = false;
+  bool constant_B = false, constant_C = false;  ///< (D, N), the same for all tokens
+  Array u, delta;                               ///< (L, D)
+  Array A;                                      ///< (D, N)
+  Array B, C;                                   ///< (L, G, N), or (D, N) where constant
+  Array D;                                      ///< (D) or empty
+  Array z;                                      ///< (L, D) or empty
+  Array delta_bias;                             ///< (D) or empty
+  Array initial_states;                         ///< (D, N) or empty for zeros
 };
 struct ScanOutput {
   Array out;           ///< (L, D)
@@ -61,7 +66,7 @@ struct ScanOutput {
 struct ScanGradient {
   Array du, ddelta;       ///< (L, D)
   Array dA;               ///< (D, N)
-  Array dB, dC;           ///< (L, G, N)
+  Array dB, dC;           ///< (L, G, N), or (D, N) where constant
   Array dD;               ///< (D); empty where D is absent
   Array dz;               ///< (L, D); empty where z is absent
   Array ddelta_bias;      ///< (D); empty where delta_bias is absent

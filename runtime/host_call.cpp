@@ -68,12 +68,13 @@ class Call {
 
   HostTensors run() {
     infer_spec();
-    for (const TensorRule& rule : tensor_rules(spec_.op)) {
+    const std::vector<TensorRule> rules = tensor_rules(spec_);
+    for (const TensorRule& rule : rules) {
       const auto it = inputs_.find(rule.name);
       if (!rule.output && it != inputs_.end()) place(rule, it->second, true);
     }
     Sizes sizes = output_sizes();
-    for (const TensorRule& rule : tensor_rules(spec_.op)) {
+    for (const TensorRule& rule : rules) {
       if (rule.output && (rule.field.empty() || spec_.values[rule.field] != 0)) place(rule, output(rule, sizes), false);
     }
     TensorViews views;
@@ -146,8 +147,15 @@ class Call {
       // An int holds every size that is in range; what is not is clipped and refused by the field.
       spec_.values.set(dimension, static_cast<int>(std::clamp<std::int64_t>(size, 0, 1 << 20)));
     }
-    if (const auto it = inputs_.find("B"); it != inputs_.end() && it->second.shape.size() == 4) {
-      spec_.values.set("groups", it->second.shape[2] > 1 ? 1 : 0);
+    if (!is_scan(spec_.op)) return;
+    if (const auto it = inputs_.find("A"); it != inputs_.end()) {
+      spec_.values.set("complex_A", it->second.type == ElementType::complex64 ? 1 : 0);
+    }
+    for (const auto& [tensor, constant] : {std::pair{"B", "constant_B"}, std::pair{"C", "constant_C"}}) {
+      const auto it = inputs_.find(tensor);
+      if (it == inputs_.end()) continue;
+      spec_.values.set(constant, it->second.shape.size() == 2 ? 1 : 0);
+      if (it->second.shape.size() == 4) spec_.values.set("groups", it->second.shape[2] > 1 ? 1 : 0);
     }
   }
 
@@ -186,7 +194,7 @@ class Call {
     sizes.batch = map_.batch;
     sizes.seqlen = map_.seqlen;
     sizes.n_sequences = map_.n_sequences;
-    for (const TensorRule& rule : tensor_rules(spec_.op)) {
+    for (const TensorRule& rule : tensor_rules(spec_)) {
       const auto it = placed_.find(rule.name);
       const std::vector<std::string_view> symbols = shape_symbols(rule.shape);
       if (it == placed_.end() || it->second.view.size.size() != symbols.size()) continue;
@@ -203,9 +211,7 @@ class Call {
     std::vector<std::int64_t> shape;
     for (std::string_view symbol : shape_symbols(rule.shape)) shape.push_back(sizes[symbol]);
     if (transposed(rule)) std::swap(shape[1], shape[2]);
-    const ElementType type =
-        rule.always_fp32 ? ElementType::fp32 : element_type(static_cast<Dtype>(spec_.values["dtype"]));
-    return HostTensor::zeros(type, shape);
+    return HostTensor::zeros(element_type(spec_, rule), shape);
   }
 
   Buffer poisoned_workspace(const Config& config, const TensorViews& views, const MappedSequences& sequences) {

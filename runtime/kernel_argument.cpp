@@ -68,9 +68,10 @@ View3 view3(const TensorViews& tensors, std::string_view name) {
   return {nullptr, stride[0], stride[1], stride[2]};
 }
 
+/// Without strides where the tensor is of channels and dense.
 View4 view4(const TensorViews& tensors, std::string_view name) {
   const auto it = tensors.find(name);
-  if (it == tensors.end()) return {};
+  if (it == tensors.end() || it->second.stride.size() != 4) return {};
   const std::vector<std::int64_t>& stride = it->second.stride;
   return {nullptr, stride[0], stride[1], stride[2], stride[3]};
 }

@@ -83,12 +83,13 @@ std::string expected_shape(const TensorRule& rule, const Sizes& sizes) {
 }
 
 void check_dtype(const Spec& spec, const TensorRule& rule, const TensorView& view) {
-  const ElementType expected =
-      rule.always_fp32 ? ElementType::fp32 : element_type(static_cast<Dtype>(spec.values["dtype"]));
+  const ElementType expected = element_type(spec, rule);
   if (view.type == expected) return;
-  throw std::invalid_argument(fmt::format(
-      "{}: tensor {} is {}, expected {}: {}", name_of(spec.op), rule.name, name_of(view.type), name_of(expected),
-      rule.always_fp32 ? "parameters, states and their gradients are fp32" : "activations all have one dtype"));
+  throw std::invalid_argument(fmt::format("{}: tensor {} is {}, expected {}: {}", name_of(spec.op), rule.name,
+                                          name_of(view.type), name_of(expected),
+                                          rule.complex       ? "A is complex, so states and what meets them are"
+                                          : rule.always_fp32 ? "parameters, states and their gradients are fp32"
+                                                             : "activations all have one dtype"));
 }
 
 /// Parameters, states and their gradients are read and written as dense arrays.
@@ -271,19 +272,20 @@ Sizes bind_sizes(const Spec& spec, const TensorViews& tensors, std::int64_t batc
     if (spec.values.has(field)) sizes[field] = spec.values[field];
   }
   sizes.history = std::max<std::int64_t>(sizes.conv_width - 1, 0);
+  sizes.state_reals = 2 * sizes.d_state;
   sizes.n_checkpoints = ssm_checkpoints(sizes);
+  const std::vector<TensorRule> all_rules = tensor_rules(spec);
   for (const auto& entry : tensors) {
     const std::string& name = entry.first;
-    const auto rules = tensor_rules(spec.op);
-    const auto rule = std::find_if(rules.begin(), rules.end(), [&](const TensorRule& r) { return r.name == name; });
-    if (rule == rules.end() || !wanted(spec, *rule)) {
+    const auto rule = std::ranges::find(all_rules, name, &TensorRule::name);
+    if (rule == all_rules.end() || !wanted(spec, *rule)) {
       throw std::invalid_argument(fmt::format("{}: tensor {} was given, but {}", name_of(spec.op), name,
-                                              rule == rules.end()
+                                              rule == all_rules.end()
                                                   ? "the operator has none of that name"
                                                   : fmt::format("its options have {} = off", rule->field)));
     }
   }
-  for (const TensorRule& rule : tensor_rules(spec.op)) {
+  for (const TensorRule& rule : all_rules) {
     if (!wanted(spec, rule)) continue;
     const auto it = tensors.find(rule.name);
     if (it == tensors.end()) {
@@ -296,6 +298,7 @@ Sizes bind_sizes(const Spec& spec, const TensorViews& tensors, std::int64_t batc
     check_dense(spec, rule, it->second);
     check_aligned(spec, rule, it->second);
   }
+  if (is_scan(spec.op) && sizes.groups == 0) sizes.groups = 1;  // B and C are both constant
   if (is_scan(spec.op) && !divisible(sizes.dim, sizes.groups)) {
     throw std::invalid_argument(fmt::format("{}: dim {} is not a multiple of the {} groups of B and C",
                                             name_of(spec.op), sizes.dim, sizes.groups));
@@ -306,8 +309,9 @@ Sizes bind_sizes(const Spec& spec, const TensorViews& tensors, std::int64_t batc
 void specialise(Spec& spec, Config& config, const TensorViews& tensors) {
   const Layout layout = layout_of(spec, tensors);
   spec.values.set("layout", static_cast<int>(layout));
-  if (const auto b = tensors.find("B"); b != tensors.end() && b->second.size.size() == 4) {
-    spec.values.set("groups", b->second.size[2] > 1 ? 1 : 0);
+  for (const char* name : {"B", "C"}) {
+    const auto it = tensors.find(name);
+    if (it != tensors.end() && it->second.size.size() == 4) spec.values.set("groups", it->second.size[2] > 1 ? 1 : 0);
   }
   int vector = layout == Layout::token_major ? config.values["vector"] : 1;
   while (vector > 1 && !fits_vector(spec, tensors, vector)) vector /= 2;

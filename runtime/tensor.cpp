@@ -124,9 +124,13 @@ std::int64_t load_integer(const HostTensor& tensor, std::size_t index) {
       fmt::format("expected integers (int16, uint16, int32 or int64), found {}", name_of(tensor.type)));
 }
 
+/// Values of an element: a complex one has two.
+std::size_t values_of(ElementType type) { return type == ElementType::complex64 ? 2 : 1; }
+
 double load_double(const HostTensor& tensor, std::size_t index) {
   switch (tensor.type) {
     case ElementType::fp32:
+    case ElementType::complex64:
       return widen(load<std::uint32_t>(tensor.bytes, index), kFp32);
     case ElementType::fp16:
       return widen(load<std::uint16_t>(tensor.bytes, index), kFp16);
@@ -154,6 +158,7 @@ void store_integer(std::vector<std::byte>& bytes, std::size_t index, double valu
 void store_double(HostTensor& tensor, std::size_t index, double value) {
   switch (tensor.type) {
     case ElementType::fp32:
+    case ElementType::complex64:
       return store(tensor.bytes, index, narrow(value, kFp32));
     case ElementType::fp16:
       return store(tensor.bytes, index, static_cast<std::uint16_t>(narrow(value, kFp16)));
@@ -186,6 +191,7 @@ std::size_t size_of(ElementType type) {
       return 4;
     case ElementType::fp64:
     case ElementType::int64:
+    case ElementType::complex64:
       return 8;
   }
   throw std::invalid_argument(fmt::format("no element type has the value {}", static_cast<int>(type)));
@@ -209,6 +215,8 @@ std::string_view name_of(ElementType type) {
       return "int32";
     case ElementType::int64:
       return "int64";
+    case ElementType::complex64:
+      return "complex64";
   }
   throw std::invalid_argument(fmt::format("no element type has the value {}", static_cast<int>(type)));
 }
@@ -228,6 +236,11 @@ ElementType element_type(Dtype dtype) {
       return ElementType::bf16;
   }
   throw std::invalid_argument(fmt::format("no dtype has the value {}", static_cast<int>(dtype)));
+}
+
+ElementType element_type(const Spec& spec, const TensorRule& rule) {
+  if (rule.complex) return ElementType::complex64;
+  return rule.always_fp32 ? ElementType::fp32 : element_type(static_cast<Dtype>(spec.values["dtype"]));
 }
 
 Dtype dtype_of(ElementType type) {
@@ -266,7 +279,7 @@ std::int64_t count_of(const std::vector<std::int64_t>& shape) {
 std::int64_t HostTensor::count() const { return count_of(shape); }
 
 std::vector<double> HostTensor::to_double() const {
-  std::vector<double> values(checked_count(*this));
+  std::vector<double> values(checked_count(*this) * values_of(type));
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = load_double(*this, i);
   return values;
 }
@@ -283,8 +296,8 @@ std::vector<std::int64_t> HostTensor::to_int64() const {
 
 HostTensor HostTensor::from_double(ElementType type, std::vector<std::int64_t> shape,
                                    const std::vector<double>& values) {
-  const std::int64_t expected = count_of(shape);
-  if (static_cast<std::uint64_t>(expected) != values.size()) {
+  const std::uint64_t expected = static_cast<std::uint64_t>(count_of(shape)) * values_of(type);
+  if (expected != values.size()) {
     throw std::invalid_argument(
         fmt::format("a tensor {} takes {} values, found {}", shape_text(shape), expected, values.size()));
   }

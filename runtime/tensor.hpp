@@ -12,11 +12,14 @@
 namespace packjit {
 
 /// Element types that files and host tensors can hold. The first three are those of activations.
-enum class ElementType { fp32, fp16, bf16, fp64, int16, uint16, int32, int64 };
+/// complex64 is two fp32, the real part first.
+enum class ElementType { fp32, fp16, bf16, fp64, int16, uint16, int32, int64, complex64 };
 [[nodiscard]] std::size_t size_of(ElementType type);       ///< bytes
 [[nodiscard]] std::string_view name_of(ElementType type);  ///< "bf16", "int32"
 [[nodiscard]] bool is_integer(ElementType type);
 [[nodiscard]] ElementType element_type(Dtype dtype);
+/// What the elements of a tensor of `rules = tensor_rules(spec)` are.
+[[nodiscard]] ElementType element_type(const Spec& spec, const TensorRule& rule);
 /// Throws std::invalid_argument naming the type found, for anything that is not fp32, fp16 or bf16.
 [[nodiscard]] Dtype dtype_of(ElementType type);
 
@@ -27,7 +30,8 @@ enum class ElementType { fp32, fp16, bf16, fp64, int16, uint16, int32, int64 };
 /// A dense row-major tensor in host memory, elements in the machine's byte order. A plain value; concurrent reads are
 /// safe.
 ///
-/// The conversions throw std::invalid_argument where `bytes` does not hold as many elements as `shape` says.
+/// Where values are doubles, those of complex64 are two an element, the real part first. The conversions throw
+/// std::invalid_argument where `bytes` does not hold as many elements as `shape` says.
 struct HostTensor {
   ElementType type = ElementType::fp32;
   std::vector<std::int64_t> shape;

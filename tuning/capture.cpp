@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "generator/ssm_simple.hpp"
 #include "tuning/targets.hpp"
 
 namespace packjit {
@@ -14,6 +15,7 @@ std::vector<TuningTarget> targets_of_capture(std::span<const CapturedShape> shap
   };
   std::vector<Group> groups;
   for (const CapturedShape& shape : shapes) {
+    if (is_scan(shape.spec.op) && is_simple_scan(shape.spec)) continue;  // they have one Config
     const BatchShape batch{"captured", shape.seqlen, shape.rows};
     const Workload work = workload_of(batch, shape.dim);
     const TuningTarget target{shape.spec, bucket_of(shape.spec.op, work), work, batch};

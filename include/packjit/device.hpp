@@ -63,7 +63,8 @@ enum class Dtype {
   int16 = PACKJIT_INT16,
   uint16 = PACKJIT_UINT16,
   int32 = PACKJIT_INT32,
-  int64 = PACKJIT_INT64
+  int64 = PACKJIT_INT64,
+  complex64 = PACKJIT_COMPLEX64
 };
 
 /// Memory that the caller owns, of the device unless it says otherwise, as a tensor of 1 to 4 dimensions. Strides count

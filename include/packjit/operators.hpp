@@ -188,21 +188,26 @@ class SsmPack : public PackedOperator {
     bool softplus = true, D = true, z = true, delta_bias = true;
     bool initial_states = false, final_states = false;
     bool checkpoints = false;  ///< the forward stores states for the backward
+    /// Written for correctness, not for speed, and without checkpoints: B or C is the same for all tokens; A, B, C and
+    /// states are complex numbers, and y sums 2 * Re(C * h).
+    bool constant_B = false, constant_C = false, complex_A = false;
   };
   /// Absent where the options have none.
   struct Forward {
     Tensor u = {}, delta = {};
-    Tensor A = {};          ///< (dim, d_state), fp32
-    Tensor B = {}, C = {};  ///< (batch, seqlen, groups, d_state)
-    Tensor D = {};          ///< (dim), fp32
+    Tensor A = {};  ///< (dim, d_state), fp32, or complex64
+    /// (batch, seqlen, groups, d_state), with complex A 2 * d_state reals; constant: as A
+    Tensor B = {}, C = {};
+    Tensor D = {};  ///< (dim), fp32
     Tensor z = {};
     Tensor delta_bias = {};      ///< (dim), fp32
-    Tensor initial_states = {};  ///< (n_sequences, dim, d_state), fp32
+    Tensor initial_states = {};  ///< (n_sequences, dim, d_state), of A's dtype
     Tensor out = {};
     Tensor final_states = {};  ///< as initial_states
     Tensor checkpoints = {};   ///< describe() has its shape
   };
-  /// Gradients have the shape of what they are the gradient of; those of A, D, delta_bias and states are fp32.
+  /// Gradients have the shape of what they are the gradient of; those of A, D, delta_bias and states are fp32, or
+  /// complex64 where those are.
   struct Backward {
     Tensor u = {}, delta = {}, A = {}, B = {}, C = {}, D = {}, z = {}, delta_bias = {}, initial_states = {};
     Tensor dout = {}, dfinal_states = {}, checkpoints = {};
@@ -222,6 +227,9 @@ class SsmPack : public PackedOperator {
     c.initial_states = on_off(options.initial_states);
     c.final_states = on_off(options.final_states);
     c.checkpoints = on_off(options.checkpoints);
+    c.constant_B = on_off(options.constant_B);
+    c.constant_C = on_off(options.constant_C);
+    c.complex_A = on_off(options.complex_A);
     packjit_operator* handle = nullptr;
     const Status status(packjit_operator_create(device.handle(), &c, &handle));
     if (!status) return status;

@@ -87,10 +87,11 @@ enum {
   PACKJIT_FP32 = 1,
   PACKJIT_FP16 = 2,
   PACKJIT_BF16 = 3,
-  PACKJIT_INT16 = 4, /* boundaries only, from here on */
+  PACKJIT_INT16 = 4, /* boundaries only, as all integers */
   PACKJIT_UINT16 = 5,
   PACKJIT_INT32 = 6,
-  PACKJIT_INT64 = 7
+  PACKJIT_INT64 = 7,
+  PACKJIT_COMPLEX64 = 8 /* two fp32, the real part first; only with packjit_operator_options.complex_A */
 };
 
 /* Memory that the caller owns: of the device, or of the host where this says so. Strides count elements and may be
@@ -188,6 +189,12 @@ typedef struct {
   int32_t checkpoints;    /* scan: the forward stores states for the backward; default off */
   int32_t initial_states; /* default off */
   int32_t final_states;   /* the forward gives them, the backward takes their gradient; default off */
+  /* These three are written for correctness, not for speed, and go without checkpoints. */
+  int32_t constant_B; /* scan: B is (dim, d_state), fp32, the same for all tokens; so is dB; default off */
+  int32_t constant_C; /* scan: the same for C */
+  int32_t complex_A;  /* scan: A, states, constant B and C and their gradients are complex64; B and C of tokens stay in the
+                       * dtype, (batch, seqlen, groups, 2 * d_state), real and imaginary parts in turn; y sums
+                       * 2 * Re(C * h); gradients are dL/d(re) + i * dL/d(im); default off */
 } packjit_operator_options;
 
 PACKJIT_API packjit_status packjit_operator_create(packjit_device* device, const packjit_operator_options* options,
@@ -273,8 +280,8 @@ typedef struct {
   const packjit_tensor* u;
   const packjit_tensor* delta;
   const packjit_tensor* A; /* (dim, d_state), fp32 */
-  const packjit_tensor* B; /* (batch, seqlen, groups, d_state) */
-  const packjit_tensor* C; /* (batch, seqlen, groups, d_state) */
+  const packjit_tensor* B; /* (batch, seqlen, groups, d_state); constant_B and complex_A say what else it can be */
+  const packjit_tensor* C; /* the same, with constant_C */
   const packjit_tensor* D; /* (dim), fp32 */
   const packjit_tensor* z;
   const packjit_tensor* delta_bias;     /* (dim), fp32 */

@@ -87,26 +87,7 @@ __device__ __forceinline__ void store_global_floats(float* to, const float (&x)[
   }
 }
 
-// The channels of a block all read the same B and C: blocks are laid out group after group. Where a group has more channels
-// than its blocks take at once, each block goes on by the number of blocks.
-struct ChannelRange {
-  int group, begin, end, group_end;
-};
-__device__ __forceinline__ ChannelRange channels_from(int group, int64 begin, int64 group_end) {
-  return {group, int(begin), int(begin + CHANNELS < group_end ? begin + CHANNELS : group_end), int(group_end)};
-}
-__device__ __forceinline__ ChannelRange block_channels(const SsmArguments& args) {
-#if GROUPS == MANY
-  int64 per_group = args.dim / args.groups;
-  unsigned blocks = args.blocks_per_group, group = blockIdx.x / blocks;
-  return channels_from(group, group * per_group + blockIdx.x % blocks * CHANNELS, (group + 1) * per_group);
-#else
-  return channels_from(0, int64(blockIdx.x) * CHANNELS, args.dim);
-#endif
-}
-__device__ __forceinline__ ChannelRange next_channels(const SsmArguments& args, const ChannelRange& range) {
-  return channels_from(range.group, range.begin + args.blocks_per_group * CHANNELS, range.group_end);
-}
+#include "channel_range.cuh"
 
 #if HAS_CHECKPOINTS
 // Where the forward stores states for the backward (checkpoints), it does so after so many tokens of a sequence: 8 or 16, or more
@@ -148,14 +129,7 @@ __device__ __forceinline__ void load_aligned_states(const float* from, bool exis
   }
 }
 
-constexpr float MOST_FLOAT = 3.402823466e38f;  // the largest finite value
-
-// A * log2(e), so that exp(dt * A) is one exponential of base 2. Finite, so that dt = 0 gives exp(0) whatever A is; a NaN stays.
-__device__ __forceinline__ float decay_rate(float a) {
-  float rate = a * LOG2_E;
-  rate = rate < -MOST_FLOAT ? -MOST_FLOAT : rate;
-  return rate > MOST_FLOAT ? MOST_FLOAT : rate;
-}
+#include "decay_rate.cuh"
 __device__ __forceinline__ void load_decay_rates(const SsmArguments& args, int64 channel, bool exists, int lane,
                                                  float (&rate)[STATES]) {
 #pragma unroll
@@ -192,25 +166,7 @@ __device__ __forceinline__ float own_delta_bias(const SsmArguments& args, const 
 #endif
   return 0.0f;
 }
-__device__ __forceinline__ float step_size(float biased) {
-#if HAS_SOFTPLUS
-  return softplus(biased);
-#else
-  return biased;
-#endif
-}
-
-struct StepSize {
-  float dt, derivative;  // by delta
-};
-__device__ __forceinline__ StepSize step_size_and_derivative(float biased) {
-#if HAS_SOFTPLUS
-  float e = exp_minus_abs(biased), sigmoid_of_abs = reciprocal(1.0f + e);
-  return {softplus(biased, e), biased > 0.0f ? sigmoid_of_abs : e * sigmoid_of_abs};
-#else
-  return {biased, 1.0f};
-#endif
-}
+#include "step_size.cuh"
 
 // The part of a tile that a thread stages: VECTOR channels of one token, neighbours in the order of memory.
 struct TilePlace {

@@ -10,6 +10,7 @@
 namespace packjit::testing {
 
 inline std::int32_t c_dtype(ElementType type) {
+  if (type == ElementType::complex64) return PACKJIT_COMPLEX64;
   return type == ElementType::fp32 ? PACKJIT_FP32 : type == ElementType::bf16 ? PACKJIT_BF16 : PACKJIT_FP16;
 }
 
@@ -27,6 +28,9 @@ inline packjit_operator_options options_of(const checking::Case& c) {
     o.z = on_off(c.z);
     o.delta_bias = on_off(c.delta_bias);
     o.checkpoints = on_off(c.checkpoints);
+    o.constant_B = on_off(c.constant_B);
+    o.constant_C = on_off(c.constant_C);
+    o.complex_A = on_off(c.complex_A);
   } else {
     o.op = PACKJIT_CONV1D_PACK;
     o.conv_width = static_cast<std::int32_t>(c.conv_width);

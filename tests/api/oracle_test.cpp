@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "api/tensors.hpp"
 #include "checking/compare.hpp"
 #include "checking/inputs.hpp"
 #include "checking/reference.hpp"
@@ -77,8 +78,7 @@ class Runner {
       packjit_tensor view{sizeof(view), nullptr, 0, 0, {}, {}};
       const std::string name(rule.name);
       if (packjit_operator_describe(op_.get(), direction, &shape_, name.c_str(), &view) != PACKJIT_OK) continue;
-      HostTensor memory = HostTensor::zeros(rule.always_fp32 ? ElementType::fp32 : element_type(c().dtype),
-                                            {view.shape, view.shape + view.rank});
+      HostTensor memory = HostTensor::zeros(api::element_type(view.dtype, name), {view.shape, view.shape + view.rank});
       std::ranges::fill(memory.bytes, std::byte{0xFF});
       keep(name, std::move(memory), view);
     }
@@ -191,6 +191,27 @@ TEST(Oracle, ScanBackwardWithCheckpointsOfTheForward) {
   runner.give(inputs);
   EXPECT_EQ(runner.run(Operator::ssm_pack_fwd).size(), 3U);
   expect_within_bounds(c, inputs, runner.run(c.op), 9);
+}
+
+TEST(Oracle, ScanWithComplexAConstantBAndGroupsOfC) {
+  for (const Operator op : {Operator::ssm_pack_fwd, Operator::ssm_pack_bwd}) {
+    Case c = with_states(op);
+    c.dtype = Dtype::bf16;
+    c.groups = 2;
+    c.complex_A = c.constant_B = true;
+    Runner runner(c);
+    runner.make_map(true);
+    const HostTensors inputs = checking::make_inputs(c);
+    runner.give(inputs);
+    const HostTensors outputs = runner.run(op);
+    expect_within_bounds(c, inputs, outputs, is_backward(op) ? 9 : 2);
+    if (!is_backward(op)) continue;
+    EXPECT_EQ(outputs.at("dB").type, ElementType::complex64);
+    EXPECT_EQ(outputs.at("dB").shape, (std::vector<std::int64_t>{8, 4}));
+    EXPECT_EQ(outputs.at("dC").type, ElementType::bf16);
+    EXPECT_EQ(outputs.at("dC").shape, (std::vector<std::int64_t>{2, 16, 2, 8}));
+    EXPECT_EQ(outputs.at("dD").type, ElementType::fp32);
+  }
 }
 
 }  // namespace

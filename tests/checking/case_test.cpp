@@ -53,10 +53,14 @@ TEST(Case, RefusesRowsOfDifferentLengthsAndSizesOutOfRange) {
 }
 
 TEST(Case, TensorsDivideByTokenBySlotOrNotAtAll) {
-  EXPECT_EQ(extent_of("dB"), Extent::token);
-  EXPECT_EQ(extent_of("dinitial_states"), Extent::slot);
-  EXPECT_EQ(extent_of("dA"), Extent::shared);
-  EXPECT_EQ(extent_of("weight"), Extent::shared);
+  Case c;
+  EXPECT_EQ(extent_of(c, "dB"), Extent::token);
+  EXPECT_EQ(extent_of(c, "dinitial_states"), Extent::slot);
+  EXPECT_EQ(extent_of(c, "dA"), Extent::shared);
+  EXPECT_EQ(extent_of(c, "weight"), Extent::shared);
+  c.constant_B = true;
+  EXPECT_EQ(extent_of(c, "dB"), Extent::shared);
+  EXPECT_EQ(extent_of(c, "dC"), Extent::token);
   EXPECT_TRUE(is_activation("dout"));
   EXPECT_FALSE(is_activation("C"));
 }

@@ -49,6 +49,35 @@ TEST(Generate, KeysDifferWhereAnyFieldDoes) {
   EXPECT_EQ(generate(spec, config).key, source_key(spec, config));
 }
 
+TEST(Generate, KeysAndSourcesNameALaterFieldOnlyWhereItIsUsed) {
+  Spec spec(Operator::ssm_pack_fwd);
+  const Source usual = generate(spec, builtin_config(spec, "sm_90"));
+  for (const char* field : {"constant_B", "constant_C", "complex_A"}) {
+    EXPECT_EQ(usual.text.find(field), std::string::npos) << field;
+    Spec later = spec;
+    later.values.set(field, 1);
+    const Source source = generate(later, builtin_config(later, "sm_90"));
+    EXPECT_NE(source.key.find(std::string(field) + "=on"), std::string::npos) << source.key;
+    EXPECT_NE(source.text.find(std::string("//   ") + field + " "), std::string::npos);
+    // Another template, with the same kernels.
+    EXPECT_EQ(source.text.find("fetch_forward"), std::string::npos);
+    EXPECT_NE(source.text.find(" ssm_pack_fwd(const SsmArguments args)"), std::string::npos);
+  }
+}
+
+TEST(Generate, SimpleScansRefuseConfigsOfTheOthers) {
+  Spec spec(Operator::ssm_pack_bwd);
+  const Config usual = builtin_config(spec, "sm_90");
+  spec.values.set("complex_A", 1);
+  try {
+    (void)generate(spec, usual);
+    FAIL() << "a Config with tiles was taken";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_NE(std::string(error.what()).find("tile_tokens = 8 does not go with complex_A"), std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(Generate, PrimitivesAreAllThatDiffersForTheHost) {
   for (const Operator op : kTemplates) {
     const std::string cuda = source_of(op).text;

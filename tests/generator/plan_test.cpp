@@ -183,6 +183,40 @@ TEST(Plan, CheckpointsTakeSpaceByTokensAlone) {
   EXPECT_EQ(plan(spec, config, p).launches[0].entry, "ssm_pack_bwd");
 }
 
+/// Specs of the scans with complex A or constant B or C: each combination, at some d_state.
+template <typename Visit>
+void for_each_simple_scan(Operator op, const Visit& visit) {
+  for (int kind = 1; kind < 8; ++kind) {
+    for (const int d_state : {1, 5, 16, 64, 200, 512}) {
+      Spec spec(op);
+      spec.values.set("d_state", d_state);
+      spec.values.set("constant_B", kind & 1);
+      spec.values.set("constant_C", kind >> 1 & 1);
+      spec.values.set("complex_A", kind >> 2);
+      visit(spec, builtin_config(spec, "sm_90"));
+    }
+  }
+}
+
+TEST(Plan, SimpleScansHaveBoundsOfTheirOwn) {
+  constexpr std::int64_t kTokens = 8192, kDim = 2048;
+  for_each_simple_scan(Operator::ssm_pack_bwd, [&](const Spec& spec, const Config& config) {
+    Problem p = problem(kTokens, kDim, 300);
+    p.sizes.d_state = spec.values["d_state"];
+    if (spec.values["constant_B"] + spec.values["constant_C"] == 2) p.sizes.groups = 1;
+    const Plan planned = plan(spec, config, p);
+    EXPECT_LE(static_cast<double>(planned.workspace_bytes) / static_cast<double>(kTokens * kDim), 64)
+        << spec.values.text();
+    for (const KernelLaunch& launch : planned.launches) EXPECT_LE(launch.shared_bytes, 48U << 10) << launch.entry;
+    // Without B and C of tokens there is nothing to sum over channels.
+    EXPECT_EQ(planned.launches.size(), spec.values["constant_B"] + spec.values["constant_C"] == 2 ? 3U : 4U);
+  });
+  for_each_simple_scan(Operator::ssm_pack_fwd, [&](const Spec& spec, const Config& config) {
+    Problem p = problem(kTokens, kDim, 300);
+    EXPECT_EQ(plan(spec, config, p).workspace_bytes, 0);
+  });
+}
+
 std::string refusal(const Spec& spec, const Config& config) {
   try {
     check_pair(spec, config);

@@ -175,6 +175,37 @@ TEST_F(RunCommand, ScanForwardAndReport) {
   EXPECT_EQ(json.at("ignored"), nlohmann::json({"something_else"}));
 }
 
+TEST_F(RunCommand, ScanWithComplexAAndConstantB) {
+  HostTensors inputs = scan_inputs();
+  inputs["A"] = tensor(ElementType::complex64, {1, 1}, {0, 0});
+  inputs["B"] = tensor(ElementType::complex64, {1, 1}, {1, 2});                     // 1 + 2i for all tokens
+  inputs["C"] = tensor(ElementType::fp32, {1, 4, 1, 2}, {1, 0, 0, 1, 1, 1, 2, 0});  // 1, i, 1+i, 2
+  const HostTensors out = result_of("ssm_pack_fwd", inputs, {"--no-softplus", "--final-states"});
+  // h: 1+2i, 3+6i; 3+6i, 7+14i; y = 2 * Re(C * h)
+  EXPECT_EQ(out.at("out").to_double(), (Values{2, -12, -6, 28}));
+  EXPECT_EQ(out.at("final_states").type, ElementType::complex64);
+  EXPECT_EQ(out.at("final_states").to_double(), (Values{3, 6, 7, 14}));
+
+  inputs["dout"] = tensor(ElementType::fp32, {1, 4, 1}, {1, 0, 0, 0});
+  const HostTensors gradients = result_of("ssm_pack_bwd", inputs, {"--no-softplus"});
+  // y[0] = 2 * Re(C * B * u): by the parts of C, 2 * Re(B u) and -2 * Im(B u); by those of B, 2 and 0.
+  EXPECT_EQ(gradients.at("dC").to_double(), (Values{2, -4, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(gradients.at("dB").type, ElementType::complex64);
+  EXPECT_EQ(gradients.at("dB").to_double(), (Values{2, 0}));
+}
+
+TEST_F(RunCommand, RefusesComplexTensorsThatDoNotFit) {
+  HostTensors inputs = scan_inputs();
+  inputs["A"] = tensor(ElementType::complex64, {1, 1}, {0, 0});
+  expect_tensors_refused("ssm_pack_fwd", inputs,
+                         "tensor B has shape (1, 4, 1, 1); expected (batch = 1, seqlen = 4, groups, 2*d_state = 2)");
+  inputs["B"] = tensor(ElementType::fp32, {1, 1}, {0});
+  inputs["C"] = tensor(ElementType::complex64, {1, 1}, {0, 0});
+  expect_tensors_refused("ssm_pack_fwd", inputs, "tensor B has dtype fp32; expected complex64, as A has");
+  inputs["B"] = inputs.at("C");
+  expect_tensors_refused("ssm_pack_fwd", inputs, "checkpoints = on does not go with complex_A", {"--checkpoints"});
+}
+
 /// One sequence of 20 tokens, u = 1, 2, ..., whose states are plain sums of u.
 HostTensors long_scan_inputs() {
   Values u(20), ones(20, 1);

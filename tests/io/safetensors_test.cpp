@@ -88,6 +88,7 @@ TEST(Safetensors, EveryDtypeAndOddShapesSurviveTheRoundTrip) {
                                  ElementType::int16, ElementType::uint16, ElementType::int32, ElementType::int64}) {
     tensors[std::string(name_of(type))] = HostTensor::from_double(type, {3}, {1, 2, 3});
   }
+  tensors["complex"] = HostTensor::from_double(ElementType::complex64, {2}, {1, -2, 3, 4});
   tensors["scalar"] = HostTensor::from_double(ElementType::fp32, {}, {4});
   tensors["empty"] = HostTensor::zeros(ElementType::fp32, {2, 0, 5});
   tensors["näme \"\n"] = HostTensor::zeros(ElementType::int64, {1});
@@ -100,6 +101,12 @@ TEST(Safetensors, EveryDtypeAndOddShapesSurviveTheRoundTrip) {
     EXPECT_EQ(again.at(name).bytes, tensor.bytes) << name;
   }
   EXPECT_EQ(again.at("bf16").to_double(), (std::vector<double>{1, 2, 3}));
+}
+
+TEST(Safetensors, ComplexNumbersAreC64) {
+  const std::string file = serialize({{"A", HostTensor::from_double(ElementType::complex64, {1}, {1, -2})}});
+  EXPECT_NE(file.find(R"("A":{"dtype":"C64","shape":[1],"data_offsets":[0,8]})"), std::string::npos) << file;
+  EXPECT_TRUE(file.ends_with("\x00\x00\x80\x3f\x00\x00\x00\xc0"s));  // 1, -2: the real part first
 }
 
 TEST(Safetensors, OtherDtypesAreKeptByName) {

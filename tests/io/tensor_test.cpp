@@ -144,6 +144,18 @@ TEST(HostTensor, CountsAndShapes) {
   EXPECT_EQ(shape_text({}), "()");
 }
 
+TEST(HostTensor, ComplexNumbersAreTwoValuesAnElement) {
+  const HostTensor tensor = HostTensor::from_double(ElementType::complex64, {2, 1}, {1, -2, 0.5, 4});
+  EXPECT_EQ(tensor.count(), 2);
+  EXPECT_EQ(tensor.bytes.size(), 16U);
+  EXPECT_EQ(tensor.to_double(), (std::vector<double>{1, -2, 0.5, 4}));
+  EXPECT_EQ(message_of([] {
+              (void)HostTensor::from_double(ElementType::complex64, {2}, {1, 2});
+            }),
+            "a tensor (2) takes 4 values, found 2");
+  EXPECT_EQ(message_of([] { (void)dtype_of(ElementType::complex64); }), "expected fp32, fp16 or bf16, found complex64");
+}
+
 TEST(HostTensor, RefusesBytesThatDoNotMatchTheShape) {
   HostTensor tensor = HostTensor::zeros(ElementType::fp32, {3});
   tensor.bytes.pop_back();

@@ -10,6 +10,7 @@ namespace {
 struct Options {
   std::int64_t length = 0, groups = 1, d_state = 2;
   bool softplus = true, D = true, z = true, delta_bias = true, initial = true;
+  bool constant_B = false, constant_C = false, complex_A = false;
 };
 
 ScanInput random_input(Values& values, const Options& options) {
@@ -21,13 +22,17 @@ ScanInput random_input(Values& values, const Options& options) {
   in.softplus = options.softplus;
   in.u = values.array(in.length * in.dim);
   in.delta = values.array(in.length * in.dim, 0.1, 1.0);
-  in.A = values.array(in.dim * in.d_state, -2.0, -0.1);
-  in.B = values.array(in.length * in.groups * in.d_state);
-  in.C = values.array(in.length * in.groups * in.d_state);
+  in.complex_A = options.complex_A;
+  in.constant_B = options.constant_B;
+  in.constant_C = options.constant_C;
+  const std::int64_t state = in.d_state * (in.complex_A ? 2 : 1);  // values
+  in.A = values.array(in.dim * state, -2.0, -0.1);
+  in.B = values.array((in.constant_B ? in.dim : in.length * in.groups) * state);
+  in.C = values.array((in.constant_C ? in.dim : in.length * in.groups) * state);
   if (options.D) in.D = values.array(in.dim);
   if (options.z) in.z = values.array(in.length * in.dim, -3.0, 3.0);
   if (options.delta_bias) in.delta_bias = values.array(in.dim, -0.5, 0.5);
-  if (options.initial) in.initial_states = values.array(in.dim * in.d_state);
+  if (options.initial) in.initial_states = values.array(in.dim * state);
   return in;
 }
 
@@ -75,6 +80,25 @@ TEST_P(ScanGradients, AgreeWithFiniteDifferences) {
 
 INSTANTIATE_TEST_SUITE_P(LengthGroups, ScanGradients,
                          ::testing::Combine(::testing::Values(0, 1, 2, 5), ::testing::Values(1, 2, 4)));
+
+// Each part of a complex number is a variable of its own, and its gradient the one by it.
+TEST(ScanGradientsOfKinds, ConstantBOrCAndComplexA) {
+  for (int kind = 1; kind < 8; ++kind) {
+    for (const bool everything : {false, true}) {
+      SCOPED_TRACE("kind " + std::to_string(kind) + (everything ? ", all options" : ", bare"));
+      Values values(7);
+      Options options;
+      options.length = 5;
+      options.constant_B = kind & 1;
+      options.constant_C = kind & 2;
+      options.complex_A = kind & 4;
+      options.groups = kind == 3 || kind == 7 ? 1 : 2;
+      options.softplus = options.D = options.z = options.delta_bias = options.initial = everything;
+      const ScanInput in = random_input(values, options);
+      expect_all_gradients(in, values.array(5 * in.dim), everything ? values.array(in.A.size()) : Array{});
+    }
+  }
+}
 
 TEST(ScanGradientsOfSizes, StateSizes) {
   for (const std::int64_t d_state : {1, 3, 16}) {

@@ -99,6 +99,20 @@ TEST(ScanValues, ChannelsAndStatesHaveTheirOwnDecay) {
   expect_near(result.out, {3, 1012.5}, 1e-12, "out");
 }
 
+TEST(ScanValues, ComplexStatesTurnAndCountTwice) {
+  ScanInput in = plain(3, 1, 1);
+  in.complex_A = in.constant_B = true;
+  in.A = {-kLn2, 1.5707963267948966};  // exp(A) = i/2
+  in.u = {1, 2, 0};
+  in.B = {1, 2};               // 1 + 2i
+  in.C = {1, 0, 0, 1, 2, -1};  // 1, i, 2 - i
+  in.initial_states = {4, 0};
+  const ScanOutput result = scan_forward(in);
+  // h: 4 * i/2 + (1+2i) = 1+4i, (1+4i) * i/2 + 2 * (1+2i) = 4.5i, 4.5i * i/2 = -2.25; y = 2 * Re(C*h)
+  expect_near(result.out, {2, -9, -9}, 1e-14, "out");
+  expect_near(result.final_states, {-2.25, 0}, 1e-14, "final_states");
+}
+
 TEST(ScanValues, ChannelsShareTheirGroup) {
   ScanInput in = plain(1, 4, 1);
   in.groups = 2;
