@@ -112,14 +112,14 @@ _stream = getattr(torch._C, "_cuda_getCurrentRawStream", None) or (
 
 
 def run(operator: Operator, direction: int, switches: Tuple[bool, ...], seq_map: packjit.SequenceMap,
-        tensors: Tuple[Optional[Tensor], ...], outputs: Tuple[Optional[Tensor], ...]) -> None:
+        tensors: Tuple[Optional[Tensor], ...], outputs: Tuple[Optional[Tensor], ...], layout: Tuple = ()) -> None:
     """Runs one direction of the operator on the tensors' device and current stream.
 
     `switches` are those of `operator.switches`, the other options follow from the tensors; shapes, strides and dtypes of
-    outputs have to follow from both and the map. Parameters and states are taken dense, as `operator.dense` says; those
-    that are not are copied. Raises PackjitError.
+    outputs have to follow from both and the map, or else from `layout`. Parameters and states are taken dense, as
+    `operator.dense` says; those that are not are copied. Raises PackjitError.
     """
-    key = (operator.op, direction, switches, seq_map.max_sequences, seq_map.max_seqlen, tensors[0].device,
+    key = (operator.op, direction, switches, layout, seq_map.max_sequences, seq_map.max_seqlen, tensors[0].device,
            *[None if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors])
     calls = _kinds.get(key)
     if calls is None:
@@ -128,7 +128,7 @@ def run(operator: Operator, direction: int, switches: Tuple[bool, ...], seq_map:
         dense = tuple([tensor.contiguous() if tensor is not None and name in operator.dense else tensor
                        for name, tensor in zip(names, tensors)])
         if any([a is not b for a, b in zip(dense, tensors)]):
-            return run(operator, direction, switches, seq_map, dense, outputs)
+            return run(operator, direction, switches, seq_map, dense, outputs, layout)
         if len(_kinds) >= _MOST_KINDS:
             _kinds.clear()
         calls = _kinds.setdefault(key, [])

@@ -51,13 +51,13 @@ def conv_forward(seq_map: packjit.SequenceMap, x: Tensor, weight: Tensor, bias: 
 
 def conv_backward(seq_map: packjit.SequenceMap, x: Tensor, weight: Tensor, bias: Optional[Tensor],
                   initial_states: Optional[Tensor], dout: Tensor, dfinal_states: Optional[Tensor],
-                  silu: bool) -> Tuple[Tensor, Tensor, Optional[Tensor], Optional[Tensor]]:
-    """(dx, dweight fp32, dbias fp32, dinitial_states)"""
+                  silu: bool, dx: Optional[Tensor] = None) -> Tuple[Tensor, Tensor, Optional[Tensor], Optional[Tensor]]:
+    """(dx, dweight fp32, dbias fp32, dinitial_states). dx is written where the caller gives it, of any strides."""
     weight, bias = _in_dtype_of(x, weight), _in_dtype_of(x, bias)
-    gradients = (torch.empty_like(x), _dense_like(weight, torch.float32), _dense_like(bias, torch.float32),
-                 _dense_like(initial_states))
+    gradients = (torch.empty_like(x) if dx is None else dx, _dense_like(weight, torch.float32),
+                 _dense_like(bias, torch.float32), _dense_like(initial_states))
     calls.run(calls.CONV1D_PACK, _c.BACKWARD, (silu, dfinal_states is not None), seq_map,
-              (x, weight, bias, initial_states, dout, dfinal_states), gradients)
+              (x, weight, bias, initial_states, dout, dfinal_states), gradients, () if dx is None else dx.stride())
     return gradients
 
 
@@ -87,13 +87,17 @@ def ssm_forward(seq_map: packjit.SequenceMap, u: Tensor, delta: Tensor, A: Tenso
 def ssm_backward(seq_map: packjit.SequenceMap, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor,
                  D: Optional[Tensor], z: Optional[Tensor], delta_bias: Optional[Tensor],
                  initial_states: Optional[Tensor], dout: Tensor, dfinal_states: Optional[Tensor],
-                 checkpoints: Optional[Tensor], softplus: bool) -> Tuple[Optional[Tensor], ...]:
-    """(du, ddelta, dA, dB, dC, dD, dz, ddelta_bias, dinitial_states), None for what there is none of"""
-    gradients = (torch.empty_like(u), torch.empty_like(delta), _dense_like(A), torch.empty_like(B), torch.empty_like(C),
-                 _dense_like(D), None if z is None else torch.empty_like(z), _dense_like(delta_bias),
-                 _dense_like(initial_states))
+                 checkpoints: Optional[Tensor], softplus: bool, dB: Optional[Tensor] = None,
+                 dC: Optional[Tensor] = None, dz: Optional[Tensor] = None) -> Tuple[Optional[Tensor], ...]:
+    """(du, ddelta, dA, dB, dC, dD, dz, ddelta_bias, dinitial_states), None for what there is none of. dB, dC and dz are
+    written where the caller gives them, all three and of any strides."""
+    layout = () if dB is None else (dB.stride(), dC.stride(), dz.stride())
+    if dB is None:
+        dB, dC, dz = torch.empty_like(B), torch.empty_like(C), None if z is None else torch.empty_like(z)
+    gradients = (torch.empty_like(u), torch.empty_like(delta), _dense_like(A), dB, dC, _dense_like(D), dz,
+                 _dense_like(delta_bias), _dense_like(initial_states))
     calls.run(calls.SSM_PACK, _c.BACKWARD, (softplus, dfinal_states is not None, checkpoints is not None), seq_map,
-              (u, delta, A, B, C, D, z, delta_bias, initial_states, dout, dfinal_states, checkpoints), gradients)
+              (u, delta, A, B, C, D, z, delta_bias, initial_states, dout, dfinal_states, checkpoints), gradients, layout)
     return gradients
 
 
