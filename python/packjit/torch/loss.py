@@ -1,0 +1,108 @@
+"""Next-token loss of a packed batch, without ever holding the logits of all its tokens in fp32."""
+
+from __future__ import annotations
+
+import torch
+
+from packjit.torch.fusion import fused
+
+CHUNK_TOKENS = 8192  # logits of so many tokens exist at a time: 0.8 GB in bf16 with 50,280 tokens in the vocabulary
+
+
+def next_token_targets(input_ids: torch.Tensor, position_indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What each token has to predict, and whether it counts.
+
+    input_ids: (batch, seqlen) integers; position_indices: (batch, seqlen), the place of each token in its sequence,
+    negative for padding. Gives targets (batch, seqlen) int64 and weights (batch, seqlen) fp32: a token's target is the
+    next one of its own sequence. The last token of a sequence has none, and like padding weighs 0; its target is 0.
+    """
+    positions = position_indices.to(torch.int64)
+    weights = torch.zeros(input_ids.shape, dtype=torch.float32, device=input_ids.device)
+    weights[:, :-1] = (positions[:, 1:] == positions[:, :-1] + 1) & (positions[:, :-1] >= 0)
+    targets = torch.zeros(input_ids.shape, dtype=torch.int64, device=input_ids.device)
+    targets[:, :-1] = torch.where(weights[:, :-1] > 0, input_ids[:, 1:].to(torch.int64), 0)
+    return targets, weights
+
+
+def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor,
+                         chunk_tokens: int = CHUNK_TOKENS, fuse: bool = True) -> torch.Tensor:
+    """Sum over tokens of weights[t] * -log softmax(hidden[t] @ weight.T)[targets[t]], a scalar in fp32.
+
+    hidden: (tokens, d_model), weight: (vocabulary, d_model), of one floating dtype; targets: (tokens) int64;
+    weights: (tokens) fp32, taken as constants. Logits are computed for `chunk_tokens` tokens at a time, and
+    the gradient of hidden and weight with them: the backward only scales both. Divide the sum by the sum of
+    the weights of the whole step (all micro-batches, all ranks), not of this call. fuse: through torch.compile on a
+    GPU.
+    """
+    if hidden.dim() != 2 or weight.dim() != 2 or hidden.shape[1] != weight.shape[1]:
+        raise ValueError(f"linear_cross_entropy takes hidden (tokens, d_model) and weight (vocabulary, d_model), "
+                         f"and was given {tuple(hidden.shape)} and {tuple(weight.shape)}")
+    if targets.shape != hidden.shape[:1] or weights.shape != hidden.shape[:1]:
+        raise ValueError(f"linear_cross_entropy takes one target and one weight for each of {hidden.shape[0]} tokens, "
+                         f"and was given {tuple(targets.shape)} and {tuple(weights.shape)}")
+    if hidden.dtype != weight.dtype:
+        raise ValueError(f"hidden is {hidden.dtype} and weight {weight.dtype}: convert one of them")
+    return _LinearCrossEntropy.apply(hidden, weight, targets, weights.detach(), chunk_tokens, fuse)
+
+
+def _losses(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    values = logits.float()
+    chosen = values.gather(1, targets[:, None])[:, 0]
+    return ((torch.logsumexp(values, dim=1) - chosen) * weights).sum()
+
+
+def _losses_and_gradient(logits: torch.Tensor, targets: torch.Tensor,
+                         weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Also dlogits = weights * (softmax(logits) - one_hot(targets)), in the logits' dtype."""
+    values = logits.float()
+    log_sum = torch.logsumexp(values, dim=1, keepdim=True)
+    chosen = values.gather(1, targets[:, None])
+    loss = ((log_sum - chosen)[:, 0] * weights).sum()
+    is_target = torch.arange(logits.shape[1], device=logits.device) == targets[:, None]
+    gradient = (torch.exp(values - log_sum) - is_target.float()) * weights[:, None]
+    return loss, gradient.to(logits.dtype)
+
+
+def _scaled(tensor: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """In fp32: a factor rounded to bf16 would be wrong by up to 0.4 %, in one direction, in every gradient."""
+    return (tensor.float() * factor).to(tensor.dtype)
+
+
+_fused_scaled = fused(_scaled)
+_fused_losses = fused(_losses)
+_fused_losses_and_gradient = fused(_losses_and_gradient)
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden, weight, targets, weights, chunk_tokens, fuse):
+        loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        if not (ctx.needs_input_grad[0] or ctx.needs_input_grad[1]):
+            count = _fused_losses if fuse else _losses
+            for begin in range(0, hidden.shape[0], chunk_tokens):
+                part = slice(begin, begin + chunk_tokens)
+                loss = loss + count(hidden[part] @ weight.t(), targets[part], weights[part])
+            return loss
+
+        count = _fused_losses_and_gradient if fuse else _losses_and_gradient
+        dhidden = torch.empty_like(hidden)
+        dweight = None
+        for begin in range(0, hidden.shape[0], chunk_tokens):
+            part = slice(begin, begin + chunk_tokens)
+            part_loss, dlogits = count(hidden[part] @ weight.t(), targets[part], weights[part])
+            loss = loss + part_loss
+            dhidden[part] = dlogits @ weight
+            part_dweight = dlogits.t() @ hidden[part]
+            if hidden.shape[0] <= chunk_tokens:
+                dweight = part_dweight
+            else:  # chunks are added up in fp32
+                dweight = part_dweight.float() if dweight is None else dweight.add_(part_dweight)
+        ctx.fuse = fuse
+        ctx.save_for_backward(dhidden, dweight.to(weight.dtype))
+        return loss
+
+    @staticmethod
+    def backward(ctx, dloss):
+        dhidden, dweight = ctx.saved_tensors
+        scale = _fused_scaled if ctx.fuse else _scaled
+        return scale(dhidden, dloss), scale(dweight, dloss), None, None, None, None

@@ -1,0 +1,102 @@
+"""linear_cross_entropy and the fused norm against PyTorch's own functions."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+from packjit.torch import linear_cross_entropy, next_token_targets  # noqa: E402
+from packjit.torch.fusion import add_rms_norm  # noqa: E402
+from packjit.torch.loss import _losses_and_gradient  # noqa: E402
+
+TOKENS, D_MODEL, VOCABULARY = 50, 24, 101
+
+
+def drawn(dtype=torch.float32):
+    torch.manual_seed(3)
+    hidden = torch.randn(TOKENS, D_MODEL).to(dtype).requires_grad_()
+    weight = (0.2 * torch.randn(VOCABULARY, D_MODEL)).to(dtype).requires_grad_()  # logits of about 1, as bf16 has them
+    weights = torch.rand(TOKENS) * (torch.arange(TOKENS) % 7 > 0)
+    return hidden, weight, torch.randint(VOCABULARY, (TOKENS,)), weights
+
+
+def relative(found, expected):
+    return ((found.double() - expected.double()).norm() / expected.double().norm()).item()
+
+
+@pytest.mark.parametrize("chunk", [50, 16, 7])
+@pytest.mark.parametrize("dtype,bound", [(torch.float32, 1e-6), (torch.bfloat16, 4e-3)])
+def test_loss_and_gradients(chunk, dtype, bound):
+    hidden, weight, targets, weights = drawn(dtype)
+    loss = linear_cross_entropy(hidden, weight, targets, weights, chunk)
+    (loss / 3).backward()
+    exact = [tensor.detach().double().requires_grad_() for tensor in (hidden, weight)]
+    expected = F.cross_entropy(exact[0] @ exact[1].t(), targets, reduction="none") @ weights.double()
+    (expected / 3).backward()
+    assert loss.dtype == torch.float32 and abs(loss.item() / expected.item() - 1) < bound
+    assert relative(hidden.grad, exact[0].grad) < bound
+    assert relative(weight.grad, exact[1].grad) < bound
+    with torch.no_grad():
+        assert abs(linear_cross_entropy(hidden, weight, targets, weights, chunk).item() / expected.item() - 1) < bound
+
+
+def test_weight_zero_counts_nothing():
+    hidden, weight, targets, weights = drawn()
+    linear_cross_entropy(hidden, weight, targets, weights).backward()
+    assert torch.equal(hidden.grad[weights == 0], torch.zeros(8, D_MODEL))
+
+
+def test_no_tensor_is_as_large_as_all_logits():
+    class Sizes(TorchDispatchMode):
+        largest = 0
+
+        def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+            result = function(*arguments, **(keywords or {}))
+            for tensor in result if isinstance(result, (tuple, list)) else [result]:
+                if isinstance(tensor, torch.Tensor):
+                    Sizes.largest = max(Sizes.largest, tensor.numel())
+            return result
+
+    hidden, weight, targets, weights = drawn(torch.bfloat16)
+    with Sizes():
+        linear_cross_entropy(hidden, weight, targets, weights, chunk_tokens=10).backward()
+    assert weight.numel() <= Sizes.largest < TOKENS * VOCABULARY
+
+
+def test_compiled_pieces_equal_eager():
+    """What runs fused on a GPU, through the same compiler on the CPU."""
+    hidden, weight, targets, weights = drawn()
+    logits = (hidden @ weight.t()).detach()
+    loss, gradient = torch.compile(_losses_and_gradient, fullgraph=True)(logits, targets, weights)
+    expected_loss, expected_gradient = _losses_and_gradient(logits, targets, weights)
+    assert relative(loss, expected_loss) < 1e-6 and relative(gradient, expected_gradient) < 1e-6
+    arguments = (hidden.detach(), torch.randn(TOKENS, D_MODEL), torch.rand(D_MODEL), 1e-5, torch.float32)
+    for one, other in zip(torch.compile(add_rms_norm, fullgraph=True)(*arguments), add_rms_norm(*arguments)):
+        assert relative(one, other) < 1e-6
+
+
+def test_norm_is_pytorchs():
+    torch.manual_seed(0)
+    hidden, residual, weight = torch.randn(5, 8, dtype=torch.bfloat16), torch.randn(5, 8), torch.rand(8)
+    normed, total = add_rms_norm(hidden, residual, weight, 1e-5, torch.float32)
+    assert torch.equal(total, hidden.float() + residual) and normed.dtype == torch.bfloat16
+    assert relative(normed, F.rms_norm(total, (8,), weight, 1e-5)) < 4e-3
+
+
+def test_targets_stay_inside_their_sequence():
+    positions = torch.tensor([[0, 1, 2, 0, 0, 1, -1], [0, 1, 2, 3, 4, 5, 6]])
+    targets, weights = next_token_targets(torch.arange(1, 15).view(2, 7), positions)
+    assert weights.tolist() == [[1, 1, 0, 0, 1, 0, 0], [1, 1, 1, 1, 1, 1, 0]]
+    assert targets.tolist() == [[2, 3, 0, 0, 6, 0, 0], [9, 10, 11, 12, 13, 14, 0]]
+
+
+def test_bad_shapes_are_refused():
+    hidden, weight, targets, weights = drawn()
+    with pytest.raises(ValueError, match="one target and one weight for each of 50 tokens"):
+        linear_cross_entropy(hidden, weight, targets[1:], weights)
+    with pytest.raises(ValueError, match=r"was given \(50, 24\) and \(24, 101\)"):
+        linear_cross_entropy(hidden, weight.t(), targets, weights)
+    with pytest.raises(ValueError, match="hidden is torch.float32 and weight torch.bfloat16"):
+        linear_cross_entropy(hidden, weight.bfloat16(), targets, weights)

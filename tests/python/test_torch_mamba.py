@@ -1,0 +1,179 @@
+"""The packed model is the same model as one run sequence by sequence: logits, loss and every gradient."""
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import references  # noqa: E402
+from packed_models import (CONFIG, assert_close, error, gradients_of, model_of, own_logits, positions_of,  # noqa: E402
+                           random_rows, real_rows, run_one_at_a_time, run_packed, tokens_of)
+
+from packjit.torch import CONFIGURATIONS, Mamba, MambaConfig, MambaLM, SequenceMap, next_token_targets  # noqa: E402
+from packjit.torch import mamba_inner  # noqa: E402
+
+FP32_BOUND = 1e-5
+BF16_BOUND = 2e-2  # an operator may be off by 4e-3 (docs/design.md, Numbers); two layers of four each add up
+WAYS = pytest.mark.parametrize("rows", [random_rows, real_rows])
+
+
+@WAYS
+def test_packed_equals_one_at_a_time_in_fp32(rows, device):
+    positions, model = rows().to(device), model_of().to(device)
+    ids = tokens_of(positions)
+    assert_close(run_packed(model, ids, positions), run_one_at_a_time(own_logits(model), model, ids, positions),
+                 FP32_BOUND)
+
+
+@WAYS
+def test_packed_equals_one_at_a_time_in_bf16(rows, device):
+    positions, model = rows().to(device), model_of().to(device)
+    ids = tokens_of(positions)
+    exact = run_packed(model, ids, positions)
+    packed = run_packed(model, ids, positions, bf16=True)
+    single = run_one_at_a_time(own_logits(model), model, ids, positions, bf16=True)
+    assert_close(packed, single, BF16_BOUND)
+    for name, gradient in packed[2].items():  # packing must not cost precision
+        assert error(gradient, exact[2][name]) <= 1.5 * error(single[2][name], exact[2][name]) + 4e-3, name
+
+
+def test_packed_equals_the_recurrence(monkeypatch):
+    """Operators written out in fp64 instead of packjit's; the rest of the model is the same."""
+    positions, model = random_rows(), model_of()
+    ids = tokens_of(positions)
+    found = run_packed(model, ids, positions)
+
+    def conv1d_pack(x, weight, bias, *, seq_map):
+        return references.conv1d(x.double(), weight.double(), bias.double(), positions, "silu")[0].float()
+
+    def ssm_pack(*tensors, seq_map, checkpoints):
+        return references.ssm(*[tensor.double() for tensor in tensors], positions, True)[0].float()
+
+    monkeypatch.setattr(mamba_inner.ops, "is_plain", lambda *tensors: False)
+    monkeypatch.setattr(mamba_inner, "conv1d_pack", conv1d_pack)
+    monkeypatch.setattr(mamba_inner, "ssm_pack", ssm_pack)
+    assert_close(found, run_packed(model, ids, positions), FP32_BOUND)
+
+
+def test_a_sequence_sees_no_other(device):
+    positions, model = random_rows().to(device), model_of().to(device)
+    ids = tokens_of(positions)
+    with torch.no_grad():
+        before = model(ids, position_indices=positions)
+        changed = ids.clone()
+        changed[0, 8:19] = (changed[0, 8:19] + 1) % CONFIG.vocab_size  # the third sequence of the first row
+        after = model(changed, position_indices=positions)
+    same = torch.ones_like(positions, dtype=torch.bool)
+    same[0, 8:19] = False
+    assert torch.equal(before[same], after[same])
+    assert not torch.equal(before[~same], after[~same])
+
+
+def test_boundary_forms_give_the_same_bits():
+    positions, model = positions_of([[5, 3, 8], [16]], 16), model_of()
+    ids = tokens_of(positions)
+    with torch.no_grad():
+        logits = [model(ids, position_indices=positions),
+                  model(ids, cu_seqlens=torch.tensor([0, 5, 8, 16, 32])),
+                  model(ids, seq_idx=torch.tensor([[4] * 5 + [1] * 3 + [2] * 8, [0] * 16])),
+                  model(ids, SequenceMap.from_position_indices(positions, max_sequences=7, max_seqlen=16))]
+    for other in logits[1:]:
+        assert torch.equal(logits[0], other)
+
+
+def test_one_map_serves_batch_after_batch():
+    model, first, second = model_of(), random_rows(), positions_of([[24], [20]], 24)
+    seq_map = SequenceMap.from_position_indices(first, max_sequences=8, max_seqlen=24)
+    seq_map.update(second)
+    ids = tokens_of(second)
+    with torch.no_grad():
+        assert torch.equal(model(ids, seq_map)[second >= 0], model(ids, position_indices=second)[second >= 0])
+
+
+def test_checkpoints_and_residuals_in_bf16_change_little():
+    positions = random_rows()
+    ids = tokens_of(positions)
+    model = model_of()
+    plain = run_packed(model, ids, positions)
+    model.checkpoints = True
+    assert_close(run_packed(model, ids, positions), plain, FP32_BOUND)
+    model.checkpoints, model.config = False, MambaConfig(16, 2, 29, residual_in_fp32=False)
+    assert_close(run_packed(model, ids, positions, bf16=True), plain, 5 * BF16_BOUND)
+
+
+def test_compiled_model_equals_eager(device):
+    """Traced without a break; on the CPU, where a compile takes a minute, what was traced then runs as it is."""
+    positions, model = random_rows().to(device), model_of().to(device)
+    ids = tokens_of(positions)
+    targets, weights = next_token_targets(ids, positions)
+    expected = run_packed(model, ids, positions)
+    traced = torch.compile(model, fullgraph=True, backend="aot_eager" if device.type == "cpu" else "inductor")
+    model.zero_grad()
+    seq_map = SequenceMap.from_position_indices(positions)
+    loss = traced(ids, seq_map, targets=targets, weights=weights) / weights.sum()
+    loss.backward()
+    assert_close((expected[0], loss.detach(), gradients_of(model)), expected, FP32_BOUND)
+
+
+def test_state_dict_has_the_official_names_and_shapes():
+    names = {"A_log": (32, 16), "D": (32,), "in_proj.weight": (64, 16), "conv1d.weight": (32, 1, 4),
+             "conv1d.bias": (32,), "x_proj.weight": (33, 32), "dt_proj.weight": (32, 1), "dt_proj.bias": (32,),
+             "out_proj.weight": (16, 32)}
+    expected = {"backbone.embedding.weight": (32, 16), "backbone.norm_f.weight": (16,), "lm_head.weight": (32, 16)}
+    for layer in range(2):
+        expected[f"backbone.layers.{layer}.norm.weight"] = (16,)
+        expected.update({f"backbone.layers.{layer}.mixer.{name}": shape for name, shape in names.items()})
+    model = model_of()
+    assert {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()} == expected
+    other = model_of(seed=5)
+    other.load_state_dict(model.state_dict(), strict=True)
+    ids = torch.arange(6)[None]
+    with torch.no_grad():
+        assert torch.equal(own_logits(model)(ids), own_logits(other)(ids))
+    assert other.lm_head.weight is other.backbone.embedding.weight
+
+
+def test_official_model_takes_and_gives_the_state_dict():
+    official = pytest.importorskip("mamba_ssm.models.mixer_seq_simple", reason="mamba_ssm is missing")
+    from mamba_ssm.models.config_mamba import MambaConfig as OfficialConfig
+    theirs = official.MambaLMHeadModel(OfficialConfig(d_model=16, n_layer=2, vocab_size=29,
+                                                      ssm_cfg={"layer": "Mamba1"}))
+    ours = model_of()
+    theirs.load_state_dict(ours.state_dict(), strict=True)
+    ours.load_state_dict(theirs.state_dict(), strict=True)
+
+
+def test_initial_values():
+    torch.manual_seed(0)
+    block = Mamba(256, dt_min=0.001, dt_max=0.1)
+    assert torch.equal(block.A_log[7], torch.log(torch.arange(1.0, 17.0)))
+    assert torch.equal(block.D, torch.ones(512))
+    dt = torch.nn.functional.softplus(block.dt_proj.bias)
+    assert 0.00099 < dt.min() < 0.0012 and 0.085 < dt.max() < 0.101
+    assert abs(dt.log().mean().item() - math.log(0.01)) < 0.2  # evenly in log
+    assert 0.95 * 16 ** -0.5 < block.dt_proj.weight.abs().max() <= 16 ** -0.5
+    half = Mamba(16, dtype=torch.bfloat16)
+    assert half.A_log.dtype == half.D.dtype == torch.float32 and half.in_proj.weight.dtype == torch.bfloat16
+    model = MambaLM(MambaConfig(64, 4))
+    assert 0.0195 < model.backbone.embedding.weight.std() < 0.0205
+    largest = model.backbone.layers[0].mixer.out_proj.weight.abs().max().item()
+    assert 0.95 < largest / (128 ** -0.5 / math.sqrt(4)) <= 1.0
+
+
+@pytest.mark.parametrize("size,count", [("130m", 129_135_360), ("1.4b", 1_372_178_432), ("2.8b", 2_768_345_600)])
+def test_published_sizes(size, count):
+    model = MambaLM(CONFIGURATIONS[size], device="meta")
+    assert sum(parameter.numel() for parameter in model.parameters()) == count
+
+
+def test_bad_calls_are_refused():
+    model, ids = model_of(), torch.zeros(1, 4, dtype=torch.int64)
+    with pytest.raises(ValueError, match="0 of seq_map, position_indices, cu_seqlens and seq_idx were given"):
+        model(ids)
+    with pytest.raises(ValueError, match="2 of seq_map"):
+        model(ids, position_indices=ids, seq_idx=ids)
+    with pytest.raises(ValueError, match="targets and weights come together"):
+        model(ids, seq_idx=ids, targets=ids)
+    with pytest.raises(ValueError, match="dt_init is 'other'"):
+        Mamba(16, dt_init="other")
