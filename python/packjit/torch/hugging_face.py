@@ -1,0 +1,67 @@
+"""Packed batches for the Mamba of Hugging Face's transformers (5.x)."""
+
+from __future__ import annotations
+
+import types
+
+import torch
+from torch import nn
+
+from packjit.torch.mamba import as_sequence_map, mix
+from packjit.torch.sequence_map import SequenceMap
+
+
+def patch_mamba(model: nn.Module) -> nn.Module:
+    """Gives a transformers MambaForCausalLM (or MambaModel) packed batches, in place; returns it.
+
+        model = patch_mamba(MambaForCausalLM.from_pretrained(name))
+        loss = model(input_ids, position_ids=position_ids, labels=labels).loss
+
+    Its forward then takes one of position_ids (batch, seqlen; 0, 1, 2... anew in each sequence, negative is padding),
+    seq_map, cu_seqlens or seq_idx. Its weights stay where they are, so a trainer, a checkpoint or a state dict sees no
+    difference. No label is predicted from another sequence: with labels, position_ids are needed, and where they are 0
+    or negative the label is ignored. Without boundaries, the model is what it was: for generation, for example. Packed
+    calls keep no cache and take no attention_mask: padding is a negative position. Raises ValueError where the model
+    has no Mamba mixer, or one with another activation than SiLU.
+    """
+    mixers = [module for module in model.modules() if type(module).__name__ == "MambaMixer"]
+    if not mixers:
+        raise ValueError(f"patch_mamba: {type(model).__name__} has no MambaMixer; it takes transformers' "
+                         "MambaForCausalLM or MambaModel")
+    for mixer in mixers:
+        if mixer.activation not in ("silu", "swish"):
+            raise ValueError(f"patch_mamba: the model's hidden_act is {mixer.activation!r}; the convolution has SiLU "
+                             "only")
+    for module, forward in ((model, _model_forward), *[(mixer, _mixer_forward) for mixer in mixers]):
+        module.forward = types.MethodType(forward, module)  # its class keeps the one that is called without boundaries
+    return model
+
+
+def _mixer_forward(self, hidden_states, *args, attention_mask=None, **kwargs):
+    if isinstance(attention_mask, SequenceMap):
+        return mix(self, hidden_states, attention_mask)
+    return type(self).forward(self, hidden_states, *args, attention_mask=attention_mask, **kwargs)
+
+
+def _model_forward(self, input_ids=None, *, position_ids=None, seq_map=None, cu_seqlens=None, seq_idx=None,
+                   labels=None, attention_mask=None, **kwargs):
+    original = type(self).forward
+    if labels is not None:
+        kwargs["labels"] = labels
+    if all(form is None for form in (position_ids, seq_map, cu_seqlens, seq_idx)):
+        return original(self, input_ids, attention_mask=attention_mask, **kwargs)
+    if attention_mask is not None and not bool(attention_mask.all()):
+        raise ValueError("a packed batch was given an attention_mask that hides tokens: say padding by negative "
+                         "position_ids instead")
+    if labels is not None:
+        if position_ids is None:
+            raise ValueError("labels of a packed batch need position_ids, which say where a label would cross "
+                             "sequences; or compute the loss from the logits")
+        # transformers shifts: the logits of token t are compared with label t + 1.
+        kwargs["labels"] = torch.where(position_ids > 0, labels, -100)
+    tokens = input_ids if input_ids is not None else kwargs["inputs_embeds"]
+    kwargs["use_cache"] = False
+    # attention_mask is the one argument that transformers hands down to every mixer as it is, also when a checkpointed
+    # layer is run again.
+    return original(self, input_ids, attention_mask=as_sequence_map(tokens, seq_map, position_ids, cu_seqlens, seq_idx),
+                    **kwargs)

@@ -1,0 +1,95 @@
+"""transformers' Mamba: a third witness for the packed model, and packed itself by patch_mamba."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from packed_models import (CONFIG, assert_close, error, gradients_of, model_of, random_rows,  # noqa: E402
+                           real_rows, run_one_at_a_time, run_packed, tokens_of)
+
+from packjit.torch import SequenceMap  # noqa: E402
+from packjit.torch.hugging_face import patch_mamba  # noqa: E402
+
+FP32_BOUND = 1e-5
+
+
+def theirs_of(model):
+    """transformers' model with the same weights; its convolution and scan are loops in PyTorch here."""
+    config = transformers.MambaConfig(vocab_size=CONFIG.padded_vocab_size, hidden_size=CONFIG.d_model, state_size=16,
+                                      num_hidden_layers=CONFIG.n_layer)
+    theirs = transformers.MambaForCausalLM(config)
+    theirs.load_state_dict({name.replace("embedding.", "embeddings."): tensor
+                            for name, tensor in model.state_dict().items()}, strict=True)
+    return theirs.train()
+
+
+def renamed(result):
+    return (*result[:2], {name.replace("embeddings.", "embedding."): gradient for name, gradient in result[2].items()})
+
+
+@pytest.mark.parametrize("rows", [random_rows, real_rows])
+def test_packed_equals_transformers_one_at_a_time(rows):
+    positions, model = rows(), model_of()
+    theirs, ids = theirs_of(model), tokens_of(positions)
+    expected = renamed(run_one_at_a_time(lambda part: theirs(part).logits, theirs, ids, positions))
+    assert_close(run_packed(model, ids, positions), expected, FP32_BOUND)
+
+
+def test_patched_model_trains_on_packs():
+    positions, model = random_rows(), model_of()
+    theirs, ids = theirs_of(model), tokens_of(positions)
+    expected = renamed(run_one_at_a_time(lambda part: theirs(part).logits, theirs, ids, positions))
+    before = {name: tensor.data_ptr() for name, tensor in theirs.state_dict().items()}
+    assert patch_mamba(patch_mamba(theirs)) is theirs
+    assert {name: tensor.data_ptr() for name, tensor in theirs.state_dict().items()} == before
+
+    for checkpointed in (False, True):  # a checkpointed layer is run again in the backward, with the same boundaries
+        if checkpointed:
+            theirs.gradient_checkpointing_enable()
+        theirs.zero_grad()
+        output = theirs(ids, position_ids=positions, labels=ids)
+        output.loss.backward()
+        logits = output.logits.detach() * (positions >= 0)[..., None]
+        assert_close(renamed((logits, output.loss.detach(), gradients_of(theirs))), expected, FP32_BOUND)
+
+
+def test_patched_model_takes_every_form_and_is_itself_without():
+    positions, model = random_rows(), model_of()
+    theirs, ids = theirs_of(model).eval(), tokens_of(positions)
+    with torch.no_grad():
+        whole = theirs(ids[:, :9]).logits
+        patch_mamba(theirs)
+        assert torch.equal(theirs(ids[:, :9]).logits, whole)
+        packed = theirs(ids, position_ids=positions).logits
+        assert torch.equal(packed, theirs(ids, seq_map=SequenceMap.from_position_indices(positions)).logits)
+        assert error(packed[1, 3:12], theirs(ids[1:, 3:12]).logits[0]) < FP32_BOUND
+        embedded = theirs(inputs_embeds=theirs.get_input_embeddings()(ids), position_ids=positions)
+        assert torch.equal(packed, embedded.logits)
+        grown = theirs.generate(ids[:1, :4], max_new_tokens=3, do_sample=False)
+    assert grown.shape == (1, 7)
+
+
+def test_a_copy_of_a_patched_model_is_a_model_of_its_own():
+    positions, theirs = random_rows(), patch_mamba(theirs_of(model_of())).eval()
+    ids = tokens_of(positions)
+    copied = copy.deepcopy(theirs)
+    with torch.no_grad():
+        before = theirs(ids, position_ids=positions).logits, theirs(ids[:, :3]).logits
+        for parameter in theirs.parameters():
+            parameter.zero_()
+        assert torch.equal(copied(ids, position_ids=positions).logits, before[0])
+        assert torch.equal(copied(ids[:, :3]).logits, before[1])
+
+
+def test_patch_refuses_what_it_cannot_do():
+    positions, theirs = random_rows(), patch_mamba(theirs_of(model_of()))
+    ids = tokens_of(positions)
+    with pytest.raises(ValueError, match="attention_mask that hides tokens"):
+        theirs(ids, position_ids=positions, attention_mask=(positions >= 0).long())
+    with pytest.raises(ValueError, match="labels of a packed batch need position_ids"):
+        theirs(ids, seq_map=SequenceMap.from_position_indices(positions), labels=ids)
+    with pytest.raises(ValueError, match="Linear has no MambaMixer"):
+        patch_mamba(torch.nn.Linear(2, 2))
