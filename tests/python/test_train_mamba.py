@@ -1,0 +1,146 @@
+"""examples/train_mamba.py: the same numbers however a run is divided over processes and time."""
+
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+ROOT = pathlib.Path(__file__).parents[2]
+SCRIPT = ROOT / "examples" / "train_mamba.py"
+SMALL = ["--model", "tiny", "--device", "cpu", "--pack-length", "64", "--calls-per-update", "2", "--updates", "4",
+         "--warm-up", "2", "--log-every", "1", "--checkpoint-every", "2"]
+
+
+@pytest.fixture(scope="module")
+def train():
+    spec = importlib.util.spec_from_file_location("train_mamba", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["train_mamba"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """Documents of 5 to 100 bytes: the longest are cut, the shortest share rows, an epoch has more than 4 updates."""
+    documents = [f"{number}: " + "the quick brown fox, again and again. " * 3 for number in range(40)]
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("\n\n\n".join(document[:5 + number * 37 % 96] for number, document in enumerate(documents)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(train, text, tmp_path_factory):
+    """A run in one process and one go: its log lines and its checkpoint."""
+    out = tmp_path_factory.mktemp("whole")
+    train.main(["--text", str(text), "--out", str(out), *SMALL])
+    return result_of(out)
+
+
+def result_of(out):
+    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["type"] == "update"], torch.load(out / "checkpoint.pt", weights_only=True)
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(train, text, whole, tmp_path, monkeypatch):
+    arguments = ["--text", str(text), "--out", str(tmp_path), *SMALL]
+    rate = train.learning_rate
+
+    def killed(update, given):
+        if update == 3:  # behind the checkpoint of two updates and a third one that is lost
+            raise KeyboardInterrupt
+        return rate(update, given)
+
+    monkeypatch.setattr(train, "learning_rate", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train.main(arguments)
+    monkeypatch.undo()
+    assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["done"] == 2
+    train.main([*arguments, "--resume"])
+
+    lines, checkpoint = result_of(tmp_path)
+    assert whole[1]["packer"] == checkpoint["packer"] and checkpoint["packer"]["step"] == 4  # in the middle of an epoch
+    assert checkpoint["packer"]["epoch"] == 0
+    assert [line["update"] for line in lines] == [1, 2, 3, 4]
+    for line, expected in zip(lines, whole[0]):
+        for name in ("loss", "gradient_norm", "learning_rate", "fill_rate", "batch_tokens"):
+            assert line[name] == expected[name], name
+    for name, tensor in whole[1]["model"].items():
+        assert torch.equal(tensor, checkpoint["model"][name]), name
+    assert not list(tmp_path.glob("*.part"))
+
+
+@pytest.mark.parametrize("shard", [[], ["--shard"]], ids=["ddp", "fsdp"])
+def test_two_processes_equal_one(text, whole, tmp_path, shard):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT),
+               "--text", str(text), "--out", str(tmp_path), *SMALL, *shard]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'python'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+                   "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines, checkpoint = result_of(tmp_path)
+    for line, expected in zip(lines, whole[0], strict=True):
+        assert line["loss"] == pytest.approx(expected["loss"], rel=1e-6)
+        assert line["gradient_norm"] == pytest.approx(expected["gradient_norm"], rel=1e-5)
+        for name in ("batch_tokens", "batch_sequences", "fill_rate"):
+            assert line[name] == expected[name], name
+    assert checkpoint["packer"] == whole[1]["packer"] and checkpoint["model"].keys() == whole[1]["model"].keys()
+    for name, tensor in whole[1]["model"].items():
+        # Adam divides by the gradient's size, so where that is nearly 0 its rounding shows: absolutely, against the
+        # 4 updates of 1e-3 that a parameter may have moved.
+        assert (checkpoint["model"][name] - tensor).abs().max() < 2e-5, name
+
+
+def test_monitors_say_what_was_packed(train, tmp_path):
+    (tmp_path / "text.txt").write_bytes(b"\n\n".join([b"x" * 15] * 64))  # 16 tokens each, with the end
+    train.main(["--text", str(tmp_path / "text.txt"), "--out", str(tmp_path / "out"), *SMALL, "--updates", "2"])
+    lines, _ = result_of(tmp_path / "out")
+    for line in lines:
+        assert (line["fill_rate"], line["sequences_per_pack"], line["length_mean"], line["length_deviation"],
+                line["batch_tokens"], line["batch_sequences"]) == (1.0, 4.0, 16.0, 0.0, 128.0, 8.0)
+    assert abs(lines[0]["loss"] - 5.576) < 0.25  # log(264): nothing learnt yet
+    assert (tmp_path / "out" / "loss.png").stat().st_size > 0
+
+
+def test_documents_are_files_or_what_blank_lines_part(train, tmp_path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "2.txt").write_bytes(b"two\n\nstill two")
+    (tmp_path / "1.txt").write_bytes(b"one")
+    (tmp_path / "empty.txt").write_bytes(b"")
+    assert train.read_documents(tmp_path) == [b"one", b"two\n\nstill two"]
+    assert train.read_documents(tmp_path / "b" / "2.txt") == [b"two", b"still two"]
+    tokens, lengths = train.tokens_of([b"ab", b"c"])
+    assert tokens.tolist() == [97, 98, 256, 99, 256] and lengths.tolist() == [3, 2]
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(train, tmp_path):
+    (tmp_path / "checkpoint.pt").write_bytes(b"old")
+
+    def full(file):
+        file.write(b"half of the ne")
+        raise OSError("no space left on device")
+
+    with pytest.raises(OSError, match="no space left"):
+        train.replace_file(tmp_path / "checkpoint.pt", full)
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("checkpoint.pt", b"old")]
+
+
+def test_a_loss_that_is_no_number_stops_the_run(train, text, tmp_path):
+    with pytest.raises(SystemExit, match="no number in the updates up to 2: .* lower --learning-rate"):
+        train.main(["--text", str(text), "--out", str(tmp_path), *SMALL, "--learning-rate", "1e30"])
+
+
+def test_what_cannot_be_done_is_said(train, text, tmp_path):
+    arguments = ["--text", str(text), "--out", str(tmp_path), *SMALL]
+    with pytest.raises(SystemExit, match="--resume: there is no .*checkpoint.pt"):
+        train.main([*arguments, "--resume"])
+    with pytest.raises(SystemExit, match="--shard divides parameters over processes, and there is one"):
+        train.main([*arguments, "--shard"])
+    with pytest.raises(SystemExit, match="there is no such folder or file"):
+        train.main(["--text", str(tmp_path / "none"), "--out", str(tmp_path)])
