@@ -105,7 +105,18 @@ def test_monitors_say_what_was_packed(train, tmp_path):
         assert (line["fill_rate"], line["sequences_per_pack"], line["length_mean"], line["length_deviation"],
                 line["batch_tokens"], line["batch_sequences"]) == (1.0, 4.0, 16.0, 0.0, 128.0, 8.0)
     assert abs(lines[0]["loss"] - 5.576) < 0.25  # log(264): nothing learnt yet
-    assert (tmp_path / "out" / "loss.png").stat().st_size > 0
+
+
+def test_the_log_is_drawn_and_without_matplotlib_that_is_said(train, tmp_path, monkeypatch, capsys):
+    log = tmp_path / "log.jsonl"
+    lines = [{"type": "run"}, *[{"type": "update", "update": update, "mean_loss": 9 - update} for update in (1, 2, 3)]]
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if importlib.util.find_spec("matplotlib"):
+        train.plot_loss(log)
+        assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    train.plot_loss(log)
+    assert "no plot of" in capsys.readouterr().err
 
 
 def test_documents_are_files_or_what_blank_lines_part(train, tmp_path):

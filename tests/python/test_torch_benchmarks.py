@@ -58,9 +58,20 @@ def test_loss_curves_agree(tmp_path):
     text.write_text("\n\n".join("some words and more of them"[:3 + number % 20] for number in range(60)))
     report = tmp_path / "report.json"
     assert script("loss_curves").main(["--text", str(text), "--device", "cpu", "--model", "tiny", "--pack-length", "32",
-                                       "--cut", "16", "--updates", "3", "--dtype", "fp32", "--json", str(report),
-                                       "--plot", str(tmp_path / "losses.svg")]) == 0
+                                       "--cut", "16", "--updates", "3", "--dtype", "fp32", "--json", str(report)]) == 0
     found = json.loads(report.read_text())
     assert len(found["packed"]["losses"]) == 3 and found["largest_difference"] < 1e-5
     assert found["packed"]["sequences_per_update"] == found["one_at_a_time"]["sequences_per_update"] > 1
-    assert (tmp_path / "losses.svg").read_text().startswith("<?xml")
+
+
+def test_reports_are_drawn(tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is missing")
+    curve = {"losses": [3.0, 2.5, 2.25]}
+    script("loss_curves").draw({"packed": curve, "one_at_a_time": curve}, tmp_path / "losses.svg")
+    ways = {"packed": {"tokens_per_second": 46e3}, "one": {"tokens_per_second": 15e3}, "padded": {"failed": "why"}}
+    script("train_step").draw({"models": {"1.4b": {"ways": ways}}, "gpu": {"name": "H200"}, "real_tokens": 16384,
+                               "lengths": [1, 2]}, tmp_path / "steps.svg")
+    for name in ("losses.svg", "steps.svg"):
+        assert (tmp_path / name).read_text().startswith("<?xml")
+    with pytest.raises(SystemExit, match="nothing was timed"):
+        script("train_step").draw({"models": {"tiny": {"ways": {"packed": {"loss": 4.1}}}}}, tmp_path / "none.svg")
