@@ -207,6 +207,8 @@ class Work:
             if share == "rest":
                 rest[kernel.key[:80]] = spent
         whole = sum(seconds.values())
+        if not whole:
+            return {"kernel_seconds": 0.0, "share": {}, "missing": "the profiler saw no kernels"}
         largest = sorted(rest.items(), key=lambda item: -item[1])[:12]
         return {"kernel_seconds": whole, "share": {share: spent / whole for share, spent in sorted(seconds.items())},
                 "largest_of_rest_seconds": dict(largest)}

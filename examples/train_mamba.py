@@ -122,7 +122,10 @@ class Processes:
         if device == "cuda":
             torch.cuda.set_device(self.device)
         if self.count > 1:
-            dist.init_process_group("nccl" if device == "cuda" else "gloo")
+            if device == "cuda":
+                dist.init_process_group("nccl", device_id=self.device)
+            else:
+                dist.init_process_group("gloo")
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """Over all processes, in place."""
