@@ -236,8 +236,11 @@ class Log:
         self.file = self.path.open("a")
         self.write({"type": "run", "done": done, **header})
         if sys.stderr.isatty():
-            from tqdm import tqdm
-            self.bar = tqdm(total=given.updates, initial=done, unit="update")
+            try:
+                from tqdm import tqdm
+                self.bar = tqdm(total=given.updates, initial=done, unit="update")
+            except ImportError:
+                print("no progress bar: tqdm is not installed", file=sys.stderr)
 
     def write(self, line: dict) -> None:
         if self.file:
@@ -353,6 +356,7 @@ def main(arguments: list[str] | None = None) -> None:
         done = state["done"]
         for packer in packers:
             packer.load_state_dict(state["packer"])
+        del state
 
     log = Log(given, processes, done, {"parameters": sum(p.numel() for p in model.parameters()),
                                        "documents": len(lengths), "tokens": len(tokens),
@@ -394,13 +398,15 @@ def main(arguments: list[str] | None = None) -> None:
 
         monitor.add(processes.sum(loss), norm, batches)
         ended = update + 1 == given.updates
-        is_due = ended or (update + 1) % given.log_every == 0
+        keep = ended or (update + 1) % given.checkpoint_every == 0
+        # With a line at every checkpoint, the lines of a resumed run are those of one that was never interrupted.
+        is_due = keep or (update + 1) % given.log_every == 0
         line = monitor.line(update + 1, rate, packers[0]) if is_due else None
         log.update(line)
         if line and not math.isfinite(line["mean_loss"] + line["largest_gradient_norm"]):
             raise SystemExit(f"the loss or the gradient is no number in the updates up to {update + 1}: {given.out} "
                              "keeps the last checkpoint; go on from there with a lower --learning-rate or --clip")
-        if ended or (update + 1) % given.checkpoint_every == 0:
+        if keep:
             save_checkpoint(given, processes, model, optimizer, packers[0], update + 1)
     log.end()
     processes.end()
