@@ -85,8 +85,11 @@ const Call& TrainingStream::next() {
 
 std::span<const StateHandover> TrainingStream::upcoming_handovers() {
   (void)upcoming();
-  const auto [first, last] = std::ranges::equal_range(epoch_.handovers, position_.step, {},
-                                                      [](const StateHandover& handover) { return handover.to.call; });
+  const auto first =
+      std::lower_bound(epoch_.handovers.begin(), epoch_.handovers.end(), position_.step,
+                       [](const StateHandover& handover, std::int64_t step) { return handover.to.call < step; });
+  const auto last = std::find_if(first, epoch_.handovers.end(),
+                                 [&](const StateHandover& handover) { return handover.to.call != position_.step; });
   return {first, last};
 }
 
