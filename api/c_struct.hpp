@@ -39,11 +39,17 @@ template <class Struct>
   return *given;
 }
 
+/// Throws std::invalid_argument where write_struct() could not write: for calls that change something before they do.
+template <class Struct>
+void check_result(const Struct* to, const char* name) {
+  if (to == nullptr) throw std::invalid_argument(fmt::format("{} is NULL", name));
+  check_struct_size(to->struct_size, sizeof(Struct), name);
+}
+
 /// Copies a result into the caller's struct, which may be longer.
 template <class Struct>
 void write_struct(Struct* to, Struct value, const char* name) {
-  if (to == nullptr) throw std::invalid_argument(fmt::format("{} is NULL", name));
-  check_struct_size(to->struct_size, sizeof(Struct), name);
+  check_result(to, name);
   value.struct_size = to->struct_size;
   *to = value;
 }

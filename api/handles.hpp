@@ -7,6 +7,7 @@
 #include "api/backend.hpp"
 #include "api/map.hpp"
 #include "api/packed_operator.hpp"
+#include "api/packer.hpp"
 #include "api/status.hpp"
 #include "api/workers.hpp"
 
@@ -29,4 +30,8 @@ struct packjit_operator {
 
 struct packjit_task {
   std::shared_future<packjit::api::Outcome> outcome;
+};
+
+struct packjit_packer {
+  packjit::api::Packer packer;
 };

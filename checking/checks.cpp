@@ -6,15 +6,12 @@
 
 #include "checking/compare.hpp"
 #include "checking/inputs.hpp"
-#include "checking/random.hpp"
 #include "checking/rearrange.hpp"
 #include "generator/ssm_simple.hpp"
 
 namespace packjit::checking {
 
 namespace {
-
-Operator forward_of(Operator op) { return is_scan(op) ? Operator::ssm_pack_fwd : Operator::conv1d_pack_fwd; }
 
 /// Overwrites one slice of every per-token and per-slot input.
 template <typename Write>
@@ -64,40 +61,6 @@ std::vector<Result> labelled(std::vector<Result> results, const std::string& lab
     if (!result.pass()) result.where = label + ", " + result.where;
   }
   return results;
-}
-
-/// The two calls of a cut case.
-struct Halves {
-  Part first, second;
-};
-
-std::optional<Halves> cut(const Case& check_case) {
-  RandomStream random(check_case.seed, "cut");
-  std::vector<std::vector<Piece>> first(check_case.rows.size()), second;
-  const std::vector<Sequence> sequences = sequences_of(check_case);
-  for (std::size_t slot = 0; slot < sequences.size(); ++slot) {
-    const Sequence& sequence = sequences[slot];
-    const std::int64_t at = sequence.length < 2 ? sequence.length : random.integer(1, sequence.length - 1);
-    first[static_cast<std::size_t>(sequence.row)].push_back({slot, 0, at});
-    if (at < sequence.length) {
-      if (second.empty()) second.emplace_back();
-      second.front().push_back({slot, at, sequence.length - at});
-    }
-  }
-  if (second.empty()) return std::nullopt;
-  std::erase_if(first, [](const auto& row) { return row.empty(); });
-  return Halves{make_part(check_case, first), make_part(check_case, second)};
-}
-
-/// One forward call of a part; `inputs` may hold more than the forward needs.
-HostTensors run_forward(Device& device, const Part& part, HostTensors inputs, bool final_states) {
-  Case forward = part.check_case;
-  if (is_backward(forward.op)) forward.config.clear();
-  forward.op = forward_of(forward.op);
-  forward.final_states = final_states;
-  inputs.erase("dout");
-  inputs.erase("dfinal_states");
-  return run_case(device, forward, inputs);
 }
 
 }  // namespace
@@ -210,46 +173,6 @@ std::vector<Result> check_against_padded(Device& device, const CaseRun& run, dou
   reference.reduction = reduction;
   for (const auto& [name, tensor] : unpadded) reference.outputs[name] = tensor.to_double();
   return compare_with_reference(CheckKind::padded, run.check_case, run.outputs, reference);
-}
-
-std::vector<Result> check_cut(Device& device, const CaseRun& run, const Reference& reference) {
-  const Case& whole = run.check_case;
-  std::optional<Halves> halves = cut(whole);
-  if (!halves) return {};
-  auto& [first, second] = *halves;
-  HostTensors first_inputs = take_part(whole, run.inputs, first);
-  const HostTensors first_outputs = run_forward(device, first, first_inputs, true);
-  // final_states of the first call, in the slots of the whole, become initial_states of the second.
-  HostTensors handed;
-  put_part(whole, first, {{"initial_states", first_outputs.at("final_states")}}, handed);
-  HostTensors second_inputs = take_part(whole, run.inputs, second);
-  second_inputs["initial_states"] = take_part(whole, handed, second).at("initial_states");
-  second.check_case.initial_states = true;
-
-  HostTensors outputs;
-  if (!is_backward(whole.op)) {
-    put_part(whole, first, first_outputs, outputs);
-    put_part(whole, second, run_forward(device, second, second_inputs, true), outputs);
-  } else {
-    HostTensors second_outputs = run_case(device, second.check_case, second_inputs);
-    HostTensors gradients;  // of the first call's final states, in the slots of the whole
-    const auto given = run.inputs.find("dfinal_states");
-    if (given != run.inputs.end()) gradients["dfinal_states"] = given->second;
-    const HostTensor handed_back = second_outputs.at("dinitial_states");
-    if (gradients.empty()) {
-      std::vector<std::int64_t> shape = handed_back.shape;
-      shape[0] = static_cast<std::int64_t>(sequences_of(whole).size());
-      gradients["dfinal_states"] = HostTensor::zeros(handed_back.type, shape);
-    }
-    put_part(whole, second, {{"dfinal_states", handed_back}}, gradients);
-    first_inputs["dfinal_states"] = take_part(whole, gradients, first).at("dfinal_states");
-    first.check_case.final_states = true;
-    // Only the first call's initial states are the whole's.
-    second_outputs.erase("dinitial_states");
-    put_part(whole, second, second_outputs, outputs);
-    put_part(whole, first, run_case(device, first.check_case, first_inputs), outputs);
-  }
-  return compare_with_reference(CheckKind::cut, whole, outputs, reference);
 }
 
 std::vector<Result> check_isolation_of(Device& device, const CaseRun& run, std::size_t victim) {

@@ -40,9 +40,6 @@ struct CaseRun {
                                                            const Reference& reference);
 /// Each sequence alone in its own padded row; the padded run is the reference.
 [[nodiscard]] std::vector<Result> check_against_padded(Device& device, const CaseRun& run, double reduction);
-/// Every sequence of two tokens or more is cut where the seed says; states and their gradients are handed over.
-/// The reference is that of the uncut case.
-[[nodiscard]] std::vector<Result> check_cut(Device& device, const CaseRun& run, const Reference& reference);
 /// Changes all values of one sequence to others, to NaN and to infinity, and all padding to NaN.
 [[nodiscard]] std::vector<Result> check_isolation(Device& device, const CaseRun& run);
 /// The same for a sequence of the caller's choice; padding is left alone. Needs two sequences or more.

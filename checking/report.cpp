@@ -68,6 +68,8 @@ std::string_view name_of(CheckKind kind) {
       return "padded run";
     case CheckKind::cut:
       return "cut in two";
+    case CheckKind::successive_calls:
+      return "successive calls";
     case CheckKind::isolation:
       return "isolation";
     case CheckKind::repeat:
@@ -76,6 +78,8 @@ std::string_view name_of(CheckKind kind) {
       return "thread order";
     case CheckKind::boundary_form:
       return "boundary form";
+    case CheckKind::cut_bits:
+      return "cut bits";
   }
   return "?";
 }
@@ -163,7 +167,8 @@ std::string describe(const Result& result) {
   const std::string head = fmt::format("{} {} {}", name_of(result.op), name_of(result.dtype), result.tensor);
   const std::string tail = fmt::format("({}, case \"{}\", {})", name_of(result.check), result.case_name, result.where);
   if (compares_bits(result.check))
-    return fmt::format("{}: {} elements differ, expected none {}", head, result.error, tail);
+    return fmt::format("{}: {} {} differ, expected none {}", head, result.error,
+                       result.check == CheckKind::cut_bits ? "pieces" : "elements", tail);
   return fmt::format("{}: relative error {:.3e} against a bound of {:.1e} {}", head, result.error, result.bound, tail);
 }
 

@@ -16,10 +16,12 @@ enum class CheckKind {
   padded,              ///< each sequence alone in a padded row, on the same device
   stored_checkpoints,  ///< the backward with states that a forward has stored
   cut,                 ///< sequences cut in two calls that hand over states
+  successive_calls,    ///< the pieces that the packer cuts, in its calls
   isolation,           ///< bits, after values of another sequence changed
   repeat,              ///< bits of a second call
   thread_order,        ///< bits under other orders of threads (host execution)
   boundary_form,       ///< bits under the other boundary forms
+  cut_bits,            ///< bits of the packer's pieces against the uncut run; pieces that differ are counted
 };
 [[nodiscard]] std::string_view name_of(CheckKind kind);
 

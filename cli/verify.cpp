@@ -16,6 +16,7 @@
 #include "cli/commands.hpp"
 #include "cli/lengths_file.hpp"
 #include "cli/terminal.hpp"
+#include "cli/verify_cut.hpp"
 #include "packing/packing.hpp"
 #include "runtime/device.hpp"
 #include "runtime/errors.hpp"
@@ -35,6 +36,7 @@ struct VerifyOptions {
   std::int64_t pack_length = 4096;
   std::int64_t rows = 2;
   std::int64_t dim = 4;
+  std::int64_t cut = 0;  ///< tokens; 0: the longest document is not verified in pieces
   bool quick = false;
   bool json = false;
 };
@@ -134,11 +136,44 @@ void compile_beforehand(Device& device, const std::vector<PlannedCase>& matrix) 
   }
 }
 
+/// What was found, and the exit status that says so.
+void conclude(const checking::Report& report, bool is_json) {
+  if (const checking::Result* worst = report.worst_failure()) {
+    throw CheckFailed(fmt::format("packjit verify: {}; the first thing to try is that case alone: {}",
+                                  checking::describe(*worst), "packjit verify --case (docs/case_format.md)"));
+  }
+  if (!is_json) print_result("all within bounds\n");
+}
+
+nlohmann::json json_of(const checking::Report& report, const Device& device) {
+  nlohmann::json document = report.json();
+  document["device"] = {{"kind", device.info().kind}, {"name", device.info().name}, {"arch", device.info().arch}};
+  return document;
+}
+
+void verify_pieces(const VerifyOptions& options, Device& device) {
+  PackOptions pack;
+  pack.pack_length = options.pack_length;
+  pack.rows_per_call = options.rows;
+  pack.cut = options.cut;
+  const CutVerification verification = verify_cut(device, read_lengths_file(options.lengths_file), pack, options.dim);
+  if (options.json) {
+    nlohmann::json document = json_of(verification.report, device);
+    document["cut"] = verification.document;
+    print_result(document.dump(2) + "\n");
+  } else {
+    print_result(fmt::format("On {} ({})\n\n{}\n{}\n", device.info().name, device.info().arch,
+                             verification.report.table(), verification.text));
+  }
+  conclude(verification.report, options.json);
+}
+
 void verify(const VerifyOptions& options) {
   if (!options.case_file.empty() && !options.lengths_file.empty()) {
     throw std::invalid_argument("packjit verify: --case and --lengths cannot be given together; run it once with each");
   }
   const std::unique_ptr<Device> device = open_device(options.device);
+  if (options.cut > 0) return verify_pieces(options, *device);
   const std::vector<PlannedCase> matrix = planned(options, *device);
   const std::vector<std::unique_ptr<Device>> others = other_orders(*device);
   std::vector<Device*> orders;
@@ -156,19 +191,14 @@ void verify(const VerifyOptions& options) {
     }
   }
   if (options.json) {
-    nlohmann::json document = report.json();
-    document["device"] = {{"kind", device->info().kind}, {"name", device->info().name}, {"arch", device->info().arch}};
+    nlohmann::json document = json_of(report, *device);
     document["cases"] = matrix.size();
     print_result(document.dump(2) + "\n");
   } else {
     print_result(fmt::format("{} cases on {} ({})\n\n{}\n", matrix.size(), device->info().name, device->info().arch,
                              report.table()));
   }
-  if (const checking::Result* worst = report.worst_failure()) {
-    throw CheckFailed(fmt::format("packjit verify: {}; the first thing to try is that case alone: {}",
-                                  checking::describe(*worst), "packjit verify --case (docs/case_format.md)"));
-  }
-  if (!options.json) print_result("all within bounds\n");
+  conclude(report, options.json);
 }
 
 }  // namespace
@@ -197,6 +227,10 @@ void register_verify(CLI::App& app) {
   of_lengths(command->add_option("--dim", options->dim, "with --lengths: channels"))
       ->capture_default_str()
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{16384}));
+  of_lengths(command->add_option("--cut", options->cut,
+                                 "with --lengths: the longest document in pieces of so many tokens, which hand states "
+                                 "and gradients over from call to call, against the same document uncut"))
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20));
   command->add_flag("--quick", options->quick, "each operator and dtype once")->excludes(one_case)->excludes(lengths);
   command->add_flag("--json", options->json, "print JSON");
   command->callback([options] { verify(*options); });

@@ -14,15 +14,16 @@ void append_positions(std::vector<std::int32_t>& positions, const Row& row, std:
   positions.insert(positions.end(), static_cast<std::size_t>(padding), -1);
 }
 
-/// One value a piece, given to each of its tokens; -1 for padding.
-template <typename T, typename ValueOf>
-std::vector<T> value_of_each_token(const Call& call, std::int64_t pack_length, ValueOf value_of) {
+/// -1 for padding; for tokens what `first_of(piece)` gives and `step` more each.
+template <typename T, typename FirstOf>
+std::vector<T> value_of_each_token(const Call& call, std::int64_t pack_length, T step, FirstOf first_of) {
   std::vector<T> values;
   values.reserve(call.rows.size() * static_cast<std::size_t>(pack_length));
   for (const Row& row : call.rows) {
     const std::int64_t padding = padding_of(row, pack_length);
     for (const Piece& piece : row.pieces) {
-      values.insert(values.end(), static_cast<std::size_t>(piece.length), value_of(piece));
+      T value = first_of(piece);
+      for (std::int64_t i = 0; i < piece.length; ++i, value += step) values.push_back(value);
     }
     values.insert(values.end(), static_cast<std::size_t>(padding), T{-1});
   }
@@ -43,11 +44,15 @@ std::int64_t padding_of(const Row& row, std::int64_t pack_length) {
 
 std::vector<std::int32_t> seq_idx(const Call& call, std::int64_t pack_length) {
   std::int32_t next = 0;
-  return value_of_each_token<std::int32_t>(call, pack_length, [&](const Piece&) { return next++; });
+  return value_of_each_token<std::int32_t>(call, pack_length, 0, [&](const Piece&) { return next++; });
 }
 
 std::vector<std::int64_t> document_ids(const Call& call, std::int64_t pack_length) {
-  return value_of_each_token<std::int64_t>(call, pack_length, [](const Piece& piece) { return piece.document; });
+  return value_of_each_token<std::int64_t>(call, pack_length, 0, [](const Piece& piece) { return piece.document; });
+}
+
+std::vector<std::int64_t> document_offsets(const Call& call, std::int64_t pack_length) {
+  return value_of_each_token<std::int64_t>(call, pack_length, 1, [](const Piece& piece) { return piece.offset; });
 }
 
 std::vector<std::int32_t> position_indices(const Row& row, std::int64_t pack_length) {

@@ -20,6 +20,8 @@ namespace packjit {
 
 /// The document of each token, (rows, pack_length) row-major; -1 for padding.
 [[nodiscard]] std::vector<std::int64_t> document_ids(const Call& call, std::int64_t pack_length);
+/// The place of each token in its document, (rows, pack_length) row-major; -1 for padding.
+[[nodiscard]] std::vector<std::int64_t> document_offsets(const Call& call, std::int64_t pack_length);
 
 /// Tokens of a row that no piece fills. Throws std::invalid_argument for a row that is too long.
 [[nodiscard]] std::int64_t padding_of(const Row& row, std::int64_t pack_length);

@@ -1,6 +1,7 @@
 #include "packing/cutting.hpp"
 
 #include <algorithm>
+#include <queue>
 
 namespace packjit {
 
@@ -24,6 +25,21 @@ std::int64_t count_pieces(const Document& document, const PackOptions& options, 
     offset = piece_end(document, offset, options);
   }
   return pieces;
+}
+
+std::int64_t most_pieces_in(std::int64_t tokens, std::span<const Document> documents, const PackOptions& options) {
+  std::priority_queue<std::int64_t> shortest;  // the longest of them on top
+  std::int64_t together = 0;
+  for (const Document& document : documents) {
+    for (std::int64_t offset = 0; offset < document.length;) {
+      const std::int64_t end = piece_end(document, offset, options);
+      shortest.push(end - offset);
+      together += end - offset;
+      for (; together > tokens; shortest.pop()) together -= shortest.top();
+      offset = end;
+    }
+  }
+  return static_cast<std::int64_t>(shortest.size());
 }
 
 }  // namespace packjit

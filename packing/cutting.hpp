@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "packing/packing.hpp"
 
@@ -20,5 +21,9 @@ namespace packjit {
 
 /// The number of pieces of a document; stops counting above `limit`.
 [[nodiscard]] std::int64_t count_pieces(const Document& document, const PackOptions& options, std::int64_t limit);
+
+/// The most pieces that `tokens` tokens can hold, whatever the method and the order: of the shortest ones.
+[[nodiscard]] std::int64_t most_pieces_in(std::int64_t tokens, std::span<const Document> documents,
+                                          const PackOptions& options);
 
 }  // namespace packjit

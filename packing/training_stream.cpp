@@ -1,11 +1,11 @@
 #include "packing/training_stream.hpp"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
 #include "packing/permutation.hpp"
-#include "packing/ranks.hpp"
 
 namespace packjit {
 namespace {
@@ -68,13 +68,29 @@ TrainingStream::TrainingStream(std::vector<Document> documents, const PackMethod
     throw std::invalid_argument("packing: rank must be from 0 to " + std::to_string(ranks - 1) + ", found " +
                                 std::to_string(rank));
   }
-  begin_epoch(0);
+  begin(planned(0));
   position_.fingerprint = fingerprint_of(documents_, method, options_, ranks);
 }
 
-Call TrainingStream::next() {
-  if (position_.step == steps()) begin_epoch(position_.epoch + 1);
-  return std::move(calls_[static_cast<std::size_t>(position_.step++)]);
+const Call& TrainingStream::upcoming() {
+  if (position_.step == steps()) begin(planned(position_.epoch + 1));
+  return epoch_.calls[static_cast<std::size_t>(position_.step)];
+}
+
+const Call& TrainingStream::next() {
+  const Call& call = upcoming();
+  ++position_.step;
+  return call;
+}
+
+std::span<const StateHandover> TrainingStream::upcoming_handovers() {
+  (void)upcoming();
+  const auto first =
+      std::lower_bound(epoch_.handovers.begin(), epoch_.handovers.end(), position_.step,
+                       [](const StateHandover& handover, std::int64_t step) { return handover.to.call < step; });
+  const auto last = std::find_if(first, epoch_.handovers.end(),
+                                 [&](const StateHandover& handover) { return handover.to.call != position_.step; });
+  return {first, last};
 }
 
 void TrainingStream::resume(const StreamPosition& position) {
@@ -87,22 +103,37 @@ void TrainingStream::resume(const StreamPosition& position) {
     throw std::invalid_argument("packing: cannot resume: expected an epoch from 0 on, found " +
                                 std::to_string(position.epoch));
   }
-  begin_epoch(position.epoch);
-  if (position.step < 0 || position.step > steps()) {
-    throw std::invalid_argument("packing: cannot resume: expected a step from 0 to " + std::to_string(steps()) +
+  Epoch epoch = planned(position.epoch);
+  const auto steps = static_cast<std::int64_t>(epoch.calls.size());
+  if (position.step < 0 || position.step > steps) {
+    throw std::invalid_argument("packing: cannot resume: expected a step from 0 to " + std::to_string(steps) +
                                 ", found " + std::to_string(position.step));
   }
+  begin(std::move(epoch));
   position_.step = position.step;
 }
 
-void TrainingStream::begin_epoch(std::int64_t epoch) {
+EpochStatistics TrainingStream::statistics() const {
+  const auto order = arrival_order(static_cast<std::int64_t>(documents_.size()), options_.seed, position_.epoch);
+  const std::vector<Document> arriving = in_order(documents_, order);
+  const std::vector<PackPlan> plans =
+      plan_ranks(*method_, arriving, options_of_epoch(options_, position_.epoch), ranks_);
+  return {statistics_of(joined(plans), arriving), balance_of(plans)};
+}
+
+TrainingStream::Epoch TrainingStream::planned(std::int64_t epoch) const {
   const auto order = arrival_order(static_cast<std::int64_t>(documents_.size()), options_.seed, epoch);
   std::vector<PackPlan> plans =
       plan_ranks(*method_, in_order(documents_, order), options_of_epoch(options_, epoch), ranks_);
   PackPlan& mine = plans[static_cast<std::size_t>(rank_)];
   rename_documents(mine, order);
-  calls_ = std::move(mine.calls);
-  position_.epoch = epoch;
+  std::vector<StateHandover> handovers = state_handovers(mine, SlotNumbering::position_indices);
+  return {epoch, std::move(mine.calls), std::move(handovers)};
+}
+
+void TrainingStream::begin(Epoch epoch) {
+  epoch_ = std::move(epoch);
+  position_.epoch = epoch_.number;
   position_.step = 0;
 }
 

@@ -335,6 +335,125 @@ PACKJIT_API packjit_status packjit_ssm_backward(packjit_operator* op, void* stre
                                                 const packjit_ssm_backward_tensors* tensors,
                                                 const packjit_workspace* workspace);
 
+/* --- packing ------------------------------------------------------------------------------- */
+
+/* From the lengths of documents to the steps of one rank: rows of token slots in which every document lies once an
+ * epoch, each epoch in another order. docs/packing.md has the methods. Needs no device. Every rank makes a packer of
+ * the same documents and options with its own `rank`; they need not talk to each other and have the same number of
+ * steps. One thread may use the handle at a time. */
+typedef struct packjit_packer packjit_packer;
+
+enum { PACKJIT_LOSS_PER_TOKEN = 0, PACKJIT_LOSS_PER_DOCUMENT = 1 };
+/* The last token of a document has no next token to predict. */
+enum { PACKJIT_LAST_TOKEN_IS_DROPPED = 0, PACKJIT_LAST_TOKEN_COUNTS = 1 };
+
+/* Numbers are at least 1 where they are not 0, the default; -1 stands for none where this says so. */
+typedef struct {
+  size_t struct_size;
+  const char* method;  /* "next-fit", "local-greedy", "ffd", "bfd", "length-groups", "balanced"; NULL is local-greedy */
+  int64_t pack_length; /* tokens of a row; needed */
+  int64_t rows;        /* of a step; default 1. rows * pack_length is below 2^31 */
+  int64_t ranks;       /* default 1 */
+  int64_t rank;        /* from 0 */
+  uint64_t seed;       /* of the epochs' orders */
+  int64_t cut;         /* documents longer than this are cut; default pack_length, which is the most */
+  int64_t cut_slack;   /* a break counts within so many tokens before the limit; default all of them, -1 none */
+  int64_t min_piece;   /* tokens of a piece of a cut document, at least; default 1 */
+  int64_t window;      /* local-greedy: documents sorted together; ranks: dealt out together, for each; default 256 */
+  int64_t open_packs;  /* local-greedy: rows that stay open between windows; default 16, -1 none */
+  int32_t loss_unit;   /* PACKJIT_LOSS_PER_TOKEN... */
+  int32_t last_token;  /* PACKJIT_LAST_TOKEN_IS_DROPPED... */
+} packjit_packer_options;
+
+/* Read before the call that takes it returns. */
+typedef struct {
+  size_t struct_size;
+  int64_t count;
+  const int64_t* lengths;       /* (count): tokens of each document */
+  const int64_t* breaks;        /* where documents may be cut, tokens from their beginnings; NULL: anywhere */
+  const int64_t* break_offsets; /* (count + 1): document d has breaks[break_offsets[d]] to [break_offsets[d + 1] - 1] */
+} packjit_documents;
+
+/* Plans the first epoch: 10 million documents take some seconds, in every epoch. */
+PACKJIT_API packjit_status packjit_packer_create(const packjit_packer_options* options,
+                                                 const packjit_documents* documents, packjit_packer** packer);
+PACKJIT_API void packjit_packer_release(packjit_packer* packer);
+
+/* Consecutive tokens of one document, which lie in one row. Its index among the step's pieces is its slot: the one that
+ * its states have with position_indices and seq_idx. */
+typedef struct {
+  int64_t document;  /* its index */
+  int64_t offset;    /* of its first token in the document */
+  int64_t length;    /* tokens, at least 1 */
+  int64_t row;       /* of the step */
+  int64_t start;     /* of its first token in the row */
+  int64_t more;      /* 1: a later step of this epoch has the document's next piece and needs the final states */
+  int64_t from_step; /* its initial states are the final ones of this step of the epoch... */
+  int64_t from_slot; /* ...and this slot; both -1 where the document begins, and its states are zero */
+} packjit_piece;
+
+/* The memory is the packer's, and valid until the next call with it. Arrays of tokens are (rows, pack_length), and
+ * padding is -1 in all of them but loss_weights; a step may be padding throughout, where other ranks have more. */
+typedef struct {
+  size_t struct_size;
+  int64_t epoch;
+  int64_t step;  /* within the epoch, from 0 */
+  int64_t steps; /* of the epoch */
+  int64_t rows, pack_length;
+  int64_t tokens;       /* that are not padding */
+  int64_t max_seqlen;   /* tokens of the longest piece */
+  int64_t n_pieces;     /* their slots come row by row, from the left */
+  int64_t n_cu_seqlens; /* numbers in cu_seqlens */
+  const packjit_piece* pieces;
+  const int32_t* position_indices; /* from 0 in each piece */
+  const int32_t* seq_idx;          /* the slot */
+  const int64_t* cu_seqlens;       /* the padding of a row is an interval too, so intervals are not slots */
+  const int64_t* document_ids;
+  const int64_t* document_offsets; /* of each token in its document */
+  const float* loss_weights;       /* divide the weighted loss by the weights of all ranks and steps of an update */
+} packjit_step;
+/* The next step, of the next epoch where this one is done. */
+PACKJIT_API packjit_status packjit_packer_next(packjit_packer* packer, packjit_step* step);
+
+/* Where the packer stands between two steps, to keep with a checkpoint of the model. The same for all ranks. */
+typedef struct {
+  size_t struct_size;
+  int64_t epoch;
+  int64_t step;         /* steps of the epoch that are done */
+  uint64_t fingerprint; /* of the documents, options and number of ranks */
+} packjit_packer_position;
+PACKJIT_API packjit_status packjit_packer_get_position(const packjit_packer* packer, packjit_packer_position* position);
+/* Goes on from a position, as if nothing had happened; with step 0, from the beginning of any epoch.
+ * PACKJIT_BAD_ARGUMENT for one of other documents, options or numbers of ranks. Documents that are cut across the
+ * position need their states from the checkpoint. */
+PACKJIT_API packjit_status packjit_packer_resume(packjit_packer* packer, const packjit_packer_position* position);
+
+typedef struct {
+  size_t struct_size;
+  int64_t max_sequences; /* pieces of a step: no step of any epoch and rank has more */
+  int64_t max_seqlen;    /* the same of the tokens of a piece */
+  int64_t steps;         /* of the current epoch */
+} packjit_packer_info;
+PACKJIT_API packjit_status packjit_packer_get_info(const packjit_packer* packer, packjit_packer_info* info);
+
+/* Of the current epoch and all ranks together. */
+typedef struct {
+  size_t struct_size;
+  int64_t documents, documents_cut, pieces;
+  int64_t tokens;                /* that are not padding */
+  int64_t slots;                 /* ranks * steps * rows * pack_length */
+  double fill_rate;              /* tokens / slots */
+  double mean_order_drift;       /* documents moved so many places from their arrival, which each epoch draws anew */
+  double mean_handover_distance; /* steps from a piece to the next of its document; 0 where nothing is cut */
+  double mean_token_spread;      /* fullest less emptiest rank of a step, as a share of a rank's slots */
+  double mean_longest_spread;    /* the same of the longest piece, as a share of the longest */
+  int64_t largest_order_drift;
+  int64_t largest_handover_distance;
+} packjit_packer_statistics;
+/* Plans the epoch again, so it takes as long as packjit_packer_create. */
+PACKJIT_API packjit_status packjit_packer_get_statistics(const packjit_packer* packer,
+                                                         packjit_packer_statistics* statistics);
+
 #ifdef __cplusplus
 }
 #endif

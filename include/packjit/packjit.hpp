@@ -9,5 +9,6 @@
 
 #include "packjit/device.hpp"
 #include "packjit/operators.hpp"
+#include "packjit/packing.hpp"
 #include "packjit/sequence_map.hpp"
 #include "packjit/status.hpp"

@@ -33,6 +33,8 @@ class [[nodiscard]] Status {
   explicit Status(packjit_status status) : code_(static_cast<Code>(status)) {
     if (status != PACKJIT_OK) message_ = packjit_last_error();
   }
+  /// A failure that the headers themselves found.
+  Status(Code code, std::string message) : code_(code), message_(std::move(message)) {}
   [[nodiscard]] bool ok() const { return code_ == Code::ok; }
   explicit operator bool() const { return ok(); }
   [[nodiscard]] Code code() const { return code_; }

@@ -3,7 +3,8 @@
 A test holds every name, number and member against the header.
 """
 
-from ctypes import (POINTER, Structure, c_char, c_char_p, c_int32, c_int64, c_size_t, c_void_p, sizeof)
+from ctypes import (POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint64,
+                    c_void_p, sizeof)
 
 # packjit_status
 OK, BAD_ARGUMENT, ENVIRONMENT, CHECK_FAILED, INTERNAL, NOT_PREPARED_IN_CAPTURE, OUT_OF_MEMORY, DRIVER_ERROR = range(8)
@@ -123,6 +124,60 @@ PROTOTYPES = {
     "packjit_ssm_forward": (c_int32, [_HANDLE, c_void_p, _HANDLE, _STRUCT, _STRUCT]),
     "packjit_ssm_backward": (c_int32, [_HANDLE, c_void_p, _HANDLE, _STRUCT, _STRUCT]),
 }
+
+# --- packing ---
+
+LOSS_PER_TOKEN, LOSS_PER_DOCUMENT = range(2)
+LAST_TOKEN_IS_DROPPED, LAST_TOKEN_COUNTS = range(2)
+
+
+class packjit_packer_options(Sized):
+    _fields_ = [("struct_size", c_size_t), ("method", c_char_p), *_members("pack_length rows ranks rank", c_int64),
+                ("seed", c_uint64), *_members("cut cut_slack min_piece window open_packs", c_int64),
+                *_members("loss_unit last_token", c_int32)]
+
+
+class packjit_documents(Sized):
+    _fields_ = [("struct_size", c_size_t), ("count", c_int64),
+                *_members("lengths breaks break_offsets", POINTER(c_int64))]
+
+
+class packjit_piece(Structure):
+    _fields_ = _members("document offset length row start more from_step from_slot", c_int64)
+
+
+class packjit_step(Sized):
+    _fields_ = [("struct_size", c_size_t),
+                *_members("epoch step steps rows pack_length tokens max_seqlen n_pieces n_cu_seqlens", c_int64),
+                ("pieces", POINTER(packjit_piece)), *_members("position_indices seq_idx", POINTER(c_int32)),
+                *_members("cu_seqlens document_ids document_offsets", POINTER(c_int64)),
+                ("loss_weights", POINTER(c_float))]
+
+
+class packjit_packer_position(Sized):
+    _fields_ = [("struct_size", c_size_t), *_members("epoch step", c_int64), ("fingerprint", c_uint64)]
+
+
+class packjit_packer_info(Sized):
+    _fields_ = [("struct_size", c_size_t), *_members("max_sequences max_seqlen steps", c_int64)]
+
+
+class packjit_packer_statistics(Sized):
+    _fields_ = [("struct_size", c_size_t), *_members("documents documents_cut pieces tokens slots", c_int64),
+                *_members("fill_rate mean_order_drift mean_handover_distance mean_token_spread mean_longest_spread",
+                          c_double),
+                *_members("largest_order_drift largest_handover_distance", c_int64)]
+
+
+PROTOTYPES.update({
+    "packjit_packer_create": (c_int32, [_STRUCT, _STRUCT, POINTER(_HANDLE)]),
+    "packjit_packer_release": (None, [_HANDLE]),
+    "packjit_packer_next": (c_int32, [_HANDLE, _STRUCT]),
+    "packjit_packer_get_position": (c_int32, [_HANDLE, _STRUCT]),
+    "packjit_packer_resume": (c_int32, [_HANDLE, _STRUCT]),
+    "packjit_packer_get_info": (c_int32, [_HANDLE, _STRUCT]),
+    "packjit_packer_get_statistics": (c_int32, [_HANDLE, _STRUCT]),
+})
 
 
 def declare(library):

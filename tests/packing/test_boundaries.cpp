@@ -33,6 +33,11 @@ TEST(Boundaries, OffsetsHaveOneAtEveryRowStartAndEndAtTheTokenCount) {
   EXPECT_EQ(cu_seqlens(Call{{kFullRow, kPaddedRow}}, 8), (std::vector<std::int64_t>{0, 8, 11, 13, 16}));
 }
 
+TEST(Boundaries, EachTokenKnowsItsPlaceInItsDocument) {
+  const Call call{{Row{{{3, 5, 2, true, true}, {1, 0, 1, false, false}}}, Row{}}};
+  EXPECT_EQ(document_offsets(call, 4), (std::vector<std::int64_t>{5, 6, 0, -1, -1, -1, -1, -1}));
+}
+
 TEST(Boundaries, HandoversNameTheSlotsOfBothCalls) {
   PackPlan plan;
   plan.options.pack_length = 8;

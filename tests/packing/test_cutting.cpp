@@ -42,5 +42,17 @@ TEST(Cutting, ABreakThatLeavesTooShortAPieceIsPassed) {
 
 TEST(Cutting, DocumentsThatNeedNoCutMayBeShort) { EXPECT_EQ(ends({2, {1}}, 10, 10, 5), (Ends{2})); }
 
+TEST(Cutting, TheMostPiecesAreTheShortest) {
+  const std::vector<Document> documents = {{9, {}}, {2, {}}, {4, {}}, {1, {}}, {14, {}}};  // 14 is 10 and 4
+  const PackOptions options{.pack_length = 10, .cut = 10};
+  EXPECT_EQ(most_pieces_in(0, documents, options), 0);
+  EXPECT_EQ(most_pieces_in(1, documents, options), 1);
+  EXPECT_EQ(most_pieces_in(6, documents, options), 2);
+  EXPECT_EQ(most_pieces_in(7, documents, options), 3);
+  EXPECT_EQ(most_pieces_in(11, documents, options), 4);
+  EXPECT_EQ(most_pieces_in(29, documents, options), 5);
+  EXPECT_EQ(most_pieces_in(1000, documents, options), 6);
+}
+
 }  // namespace
 }  // namespace packjit
