@@ -119,7 +119,7 @@ def run(operator: Operator, direction: int, switches: Tuple[bool, ...], seq_map:
     outputs have to follow from both and the map. Parameters and states are taken dense, as `operator.dense` says; those
     that are not are copied. Raises PackjitError.
     """
-    key = (operator.op, direction, switches, seq_map.max_sequences, seq_map.max_seqlen, tensors[0].device,
+    key = (operator.op, direction, switches, seq_map.max_sequences, seq_map.max_seqlen, tensors[0].get_device(),
            *[None if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors])
     calls = _kinds.get(key)
     if calls is None:
