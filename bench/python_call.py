@@ -70,8 +70,8 @@ def main() -> int:
         print("python_call.py: PyTorch cannot be imported; install it with `pip install torch`", file=sys.stderr)
         return 3
     if not torch.cuda.is_available():
-        print("python_call.py: PyTorch finds no GPU; host execution computes within the call, so its cost cannot be told "
-              "apart there", file=sys.stderr)
+        print("python_call.py: PyTorch finds no GPU; host execution computes within the call, so its cost cannot be "
+              "told apart there", file=sys.stderr)
         return 3
     from packjit import _c
     from packjit._library import library
@@ -135,8 +135,8 @@ def main() -> int:
     print(f"{'operator':12} {'what':22} {'call':>8} {'runtime':>8} {'above':>8} {'floor':>8}")
     for row in rows:
         least = "" if row["floor_us"] is None else f"{row['floor_us']:8.2f}"
-        print(f"{row['operator']:12} {row['what']:22} {row['call_us']:8.2f} {row['runtime_us']:8.2f} {row['above_us']:8.2f} "
-              f"{least}")
+        numbers = " ".join(f"{row[name]:8.2f}" for name in ("call_us", "runtime_us", "above_us"))
+        print(f"{row['operator']:12} {row['what']:22} {numbers} {least}")
     return 0
 
 
