@@ -1,4 +1,5 @@
-"""conv1d_pack and ssm_pack without PyTorch: NumPy arrays on host execution, DLPack or __cuda_array_interface__ on a GPU."""
+"""conv1d_pack and ssm_pack without PyTorch: NumPy arrays on host execution, DLPack or __cuda_array_interface__ on a
+GPU."""
 
 from __future__ import annotations
 
@@ -99,9 +100,9 @@ class _Operator:
 class Conv1dPack(_Operator):
     """y[t] = act(bias + sum over k of weight[W-1-k] * x[t-k]), where no tap leaves the token's sequence.
 
-    x, out and their gradients are (batch, seqlen, dim); weight (dim, conv_width) and bias (dim) have their dtype; states
-    (n_sequences, dim, conv_width - 1) too, the last inputs of each sequence, oldest first; dweight and dbias are fp32.
-    Any strides. Outputs are written completely; tokens of padding give 0.
+    x, out and their gradients are (batch, seqlen, dim); weight (dim, conv_width) and bias (dim) have their dtype;
+    states (n_sequences, dim, conv_width - 1) too, the last inputs of each sequence, oldest first; dweight and dbias
+    are fp32. Any strides. Outputs are written completely; tokens of padding give 0.
     """
 
     _forward_tensors = _c.packjit_conv1d_forward_tensors
@@ -140,9 +141,9 @@ class SsmPack(_Operator):
     """h[t] = exp(dt*A) * h[t-1] + dt*B[t]*u[t], out[t] = (C[t]*h[t] + D*u[t]) * silu(z[t]),
     dt = softplus(delta + delta_bias); h begins anew in every sequence.
 
-    u, delta, z, out are (batch, seqlen, dim); B and C (batch, seqlen, groups, d_state); A (dim, d_state), D and delta_bias
-    (dim) fp32; states (n_sequences, dim, d_state) fp32. Gradients have the shape of what they are the gradient of, and
-    its dtype. Any strides. Outputs are written completely; tokens of padding give 0.
+    u, delta, z, out are (batch, seqlen, dim); B and C (batch, seqlen, groups, d_state); A (dim, d_state), D and
+    delta_bias (dim) fp32; states (n_sequences, dim, d_state) fp32. Gradients have the shape of what they are the
+    gradient of, and its dtype. Any strides. Outputs are written completely; tokens of padding give 0.
     """
 
     _forward_tensors = _c.packjit_ssm_forward_tensors

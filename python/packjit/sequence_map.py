@@ -19,9 +19,9 @@ STORAGES = {"positions": _c.POSITIONS, "positions16": _c.POSITIONS16, "bits": _c
 class SequenceMap:
     """The boundaries of one batch in memory of the device, for all layers to share.
 
-    Made from boundaries in host memory (`from_position_indices`, `from_seq_idx`, `from_cu_seqlens`, `rows`), or empty by
-    `on_device`, to be built from boundaries in memory of the device by `build`. Any thread may run operators with it
-    while none builds or checks it. `stream` is a CUstream as a number, 0 the default stream.
+    Made from boundaries in host memory (`from_position_indices`, `from_seq_idx`, `from_cu_seqlens`, `rows`), or empty
+    by `on_device`, to be built from boundaries in memory of the device by `build`. Any thread may run operators with
+    it while none builds or checks it. `stream` is a CUstream as a number, 0 the default stream.
 
     Attributes: device, form, batch, seqlen, n_sequences (slots: how many states there are), max_sequences, max_seqlen.
     """
@@ -41,7 +41,8 @@ class SequenceMap:
     def from_position_indices(cls, device: Device, position_indices: Any, **limits) -> SequenceMap:
         """`position_indices`: (batch, seqlen) in host memory, int16, uint16, int32 or int64: 0, 1, 2... anew in each
         sequence, negative is padding. `limits`: max_sequences and max_seqlen, both or neither, by which kernels are
-        chosen, the same for every batch; storage; stream. Raises BadArgument that names the token which breaks a rule."""
+        chosen, the same for every batch; storage; stream. Raises BadArgument that names the token which breaks a
+        rule."""
         batch, seqlen = _two(position_indices, "position_indices")
         return cls.from_host(device, "position_indices", position_indices, batch, seqlen, **limits)
 

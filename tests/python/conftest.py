@@ -1,5 +1,5 @@
-"""Fixtures of the Python tests. Those that take `device` run on the CPU through host execution and on a GPU where there is
-one; `pytest -m gpu` or `-m "not gpu"` chooses."""
+"""Fixtures of the Python tests. Those that take `device` run on the CPU through host execution and on a GPU where
+there is one; `pytest -m gpu` or `-m "not gpu"` chooses."""
 
 import pathlib
 import sys

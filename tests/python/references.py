@@ -1,14 +1,12 @@
-"""The operators as plain PyTorch in fp64, from the formulas of docs/design.md: what autograd makes of them is the oracle.
-
-A batch is a list of rows, a row a list of sequences, a sequence a list of the tokens' columns; a negative column list never
-occurs. Padding is whatever no sequence names.
-"""
+"""The operators as plain PyTorch in fp64, from the formulas of docs/design.md: what autograd makes of them is the
+oracle. Sequences come from positions; tokens that belong to none are padding."""
 
 import torch
 
 
 def sequences_of(positions):
-    """Stretches (row, first, end) of positions (batch, seqlen), numbered as slots are; negative positions are padding."""
+    """Stretches (row, first, end) of positions (batch, seqlen), numbered as slots are; negative positions are
+    padding."""
     found = []
     for row, line in enumerate(positions.tolist()):
         for token, position in enumerate(line):

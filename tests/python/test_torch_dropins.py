@@ -87,8 +87,10 @@ def test_selective_scan_fn(device, has, groups):
 def test_selective_scan_fn_all_combinations(groups, softplus):
     if not torch.cuda.is_available():
         pytest.skip("no GPU that PyTorch can use")
-    for dtype, layout in itertools.product(DTYPES["cuda"], ("contiguous", "channel-last", "sliced")):
-        for has in itertools.product(*[(name, "") for name in ("D", "z", "delta_bias")]):
+    everything = ("D", "z", "delta_bias")
+    some = [("contiguous", has) for has in itertools.product(*[(name, "") for name in everything])]
+    for dtype in DTYPES["cuda"]:
+        for layout, has in (*some, ("channel-last", everything), ("sliced", everything)):
             given = scan_inputs("cuda", dtype, groups, has, layout)
             if not softplus:
                 with torch.no_grad():
@@ -131,7 +133,8 @@ def conv_inputs(device, dtype, width, has_bias, layout="contiguous", weight_dtyp
 def check_conv(given, positions, activation, dtype, **packed):
     given = {name: tensor.detach().requires_grad_() for name, tensor in given.items()}
     double = in_double(given)
-    rounded = {name: double[name].detach().to(dtype).double().requires_grad_() for name in double}  # weights are rounded
+    # Weights are rounded to x's dtype.
+    rounded = {name: double[name].detach().to(dtype).double().requires_grad_() for name in double}
     out = pt.causal_conv1d_fn(**given, activation=activation, **packed)
     assert out.dtype == dtype
     expected = conv1d(rounded["x"].transpose(1, 2), rounded["weight"], rounded.get("bias"), positions,
@@ -156,7 +159,8 @@ def test_causal_conv1d_fn(device, width, activation):
 
 def test_swish_is_silu(device):
     given = conv_inputs(device, torch.float32, 4, True)
-    assert torch.equal(pt.causal_conv1d_fn(**given, activation="swish"), pt.causal_conv1d_fn(**given, activation="silu"))
+    swish, silu = [pt.causal_conv1d_fn(**given, activation=name) for name in ("swish", "silu")]
+    assert torch.equal(swish, silu)
 
 
 @pytest.mark.gpu
@@ -165,7 +169,8 @@ def test_causal_conv1d_fn_all_combinations(width):
     if not torch.cuda.is_available():
         pytest.skip("no GPU that PyTorch can use")
     for dtype, layout, has_bias, activation, weight_dtype in itertools.product(
-            DTYPES["cuda"], ("contiguous", "channel-last", "sliced"), (False, True), (None, "silu"), (None, torch.float32)):
+            DTYPES["cuda"], ("contiguous", "channel-last", "sliced"), (False, True), (None, "silu"),
+            (None, torch.float32)):
         given = conv_inputs("cuda", dtype, width, has_bias, layout, weight_dtype)
         check_conv(given, ROWS, activation, dtype)
         check_conv(given, PACKED, activation, dtype, seq_idx=boundary_forms("cuda")["seq_idx"])

@@ -1,4 +1,5 @@
-"""packjit.torch's operators against the fp64 recurrence, autograd through it, and their own other ways of being called."""
+"""packjit.torch's operators against the fp64 recurrence, autograd through it, and their own other ways of being
+called."""
 
 import pytest
 
@@ -43,7 +44,8 @@ def ssm_inputs(device, dtype=torch.float32, states=False):
              "A": -random(DIM, D_STATE, seed=3, device=device).abs() - 0.1,
              "B": random(BATCH, SEQLEN, GROUPS, D_STATE, seed=4, dtype=dtype, device=device),
              "C": random(BATCH, SEQLEN, GROUPS, D_STATE, seed=5, dtype=dtype, device=device),
-             "D": random(DIM, seed=6, device=device), "z": random(BATCH, SEQLEN, DIM, seed=7, dtype=dtype, device=device),
+             "D": random(DIM, seed=6, device=device),
+             "z": random(BATCH, SEQLEN, DIM, seed=7, dtype=dtype, device=device),
              "delta_bias": random(DIM, seed=8, device=device, scale=0.5)}
     if states:
         given["initial_states"] = random(SEQUENCES, DIM, D_STATE, seed=9, device=device)
@@ -123,7 +125,8 @@ def test_all_forms_of_boundaries_give_the_same_bits(device):
     limits = {"max_sequences": 5, "max_seqlen": 6}
     results = []
     for options in (limits, {}):
-        maps = [pt.SequenceMap.from_position_indices(positions, **options), pt.SequenceMap.from_seq_idx(seq_idx, **options),
+        maps = [pt.SequenceMap.from_position_indices(positions, **options),
+                pt.SequenceMap.from_seq_idx(seq_idx, **options),
                 pt.SequenceMap.from_cu_seqlens(cu_seqlens, 2, 12, **options)]
         assert [seq_map.n_sequences for seq_map in maps] == [5, 5, 5]
         expected, *others = [run_both(device, seq_map) for seq_map in maps]
@@ -213,9 +216,9 @@ def test_channel_major_and_expanded_convolution(device):
     assert_close(found, expected, "channel-major")
     one = contiguous["x"].detach()[:1, :, :1]
     spread = one.expand(BATCH, SEQLEN, DIM)
-    assert_close(pt.conv1d_pack(spread, contiguous["weight"], contiguous["bias"], seq_map=seq_map_on(device)),
-                 pt.conv1d_pack(spread.contiguous(), contiguous["weight"], contiguous["bias"], seq_map=seq_map_on(device)),
-                 "expanded")
+    expanded, dense = [pt.conv1d_pack(x, contiguous["weight"], contiguous["bias"], seq_map=seq_map_on(device))
+                       for x in (spread, spread.contiguous())]
+    assert_close(expanded, dense, "expanded")
 
 
 def test_gradients_through_final_states_alone(device):
@@ -239,8 +242,8 @@ def test_parameters_in_other_dtypes_than_activations(device):
         seq_map = seq_map_on(device)
         out = pt.ssm_pack(**scan, seq_map=seq_map)
         assert out.dtype == torch.bfloat16
-        check_against("ssm_pack", out, ssm(*[double_scan[name] for name in SSM_NAMES], POSITIONS, True), scan, double_scan,
-                      torch.bfloat16)
+        check_against("ssm_pack", out, ssm(*[double_scan[name] for name in SSM_NAMES], POSITIONS, True), scan,
+                      double_scan, torch.bfloat16)
         out = pt.conv1d_pack(**conv, seq_map=seq_map)
         check_against("conv1d_pack", out,
                       conv1d(double_conv["x"], double_conv["weight"], double_conv["bias"], POSITIONS, True), conv,
@@ -283,7 +286,7 @@ def test_compiled_equals_eager(device, backend):
     def run(function):
         conv, scan = conv_inputs(device), ssm_inputs(device)
         del scan["u"]
-        out, states = function(conv.pop("x"), conv, {"u": None, **scan}, POSITIONS.to(device), seq_map_on(device, **limits))
+        out, states = function(conv.pop("x"), conv, scan, POSITIONS.to(device), seq_map_on(device, **limits))
         (out.sum() + states.sum()).backward()
         return [out, states, *[tensor.grad for tensor in (*conv.values(), *scan.values())]]
 
@@ -312,8 +315,8 @@ def test_opcheck(device):
     # Checkpoints hold nothing where no sequence needs it, so their values are not compared.
     torch.library.opcheck(ops.ssm_pack, (*scan.values(), seq_map.handle, True, True, SEQUENCES, True),
                           test_utils=("test_schema", "test_autograd_registration", "test_faketensor"))
-    torch.library.opcheck(ops.ssm_pack, (*list(scan.values())[:5], None, None, None, None, seq_map.handle, True, False, 0,
-                                         False))
+    torch.library.opcheck(ops.ssm_pack, (*list(scan.values())[:5], None, None, None, None, seq_map.handle, True, False,
+                                         0, False))
     # Backwards have no gradient, and say so: their inputs need none here.
     conv, scan = ({name: tensor.detach() for name, tensor in given.items()} for given in (conv, scan))
     dout = random(BATCH, SEQLEN, DIM, seed=20, device=device)
@@ -326,7 +329,8 @@ def test_opcheck(device):
 def test_double_backward_is_refused(device):
     for given, run in ((conv_inputs(device), pt.conv1d_pack), (ssm_inputs(device), pt.ssm_pack)):
         first = next(iter(given.values()))
-        gradient, = torch.autograd.grad(run(**given, seq_map=seq_map_on(device)).square().sum(), first, create_graph=True)
+        loss = run(**given, seq_map=seq_map_on(device)).square().sum()
+        gradient, = torch.autograd.grad(loss, first, create_graph=True)
         with pytest.raises(RuntimeError, match="double backward is not supported"):
             gradient.sum().backward()
 

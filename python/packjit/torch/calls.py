@@ -1,7 +1,7 @@
 """Calls of the C interface with PyTorch tensors, as cheap as Python allows.
 
-What a call says of its tensors (shapes, strides, dtypes) repeats from layer to layer and step to step. So the C structs of
-a call are kept, and a call of which the like was seen before only fills in addresses.
+What a call says of its tensors (shapes, strides, dtypes) repeats from layer to layer and step to step. So the C
+structs of a call are kept, and a call of which the like was seen before only fills in addresses.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ _SWITCH = (_c.OFF, _c.ON)
 
 
 class Operator:
-    """What the calls of one operator have in common: the names of its tensors in the C structs, inputs first, and how its
-    options follow from them."""
+    """What the calls of one operator have in common: the names of its tensors in the C structs, inputs first, and how
+    its options follow from them."""
 
     def __init__(self, op: int, inputs: str, outputs: str, gradients_in: str, dense: str, size: Tuple[str, str],
                  optional: str, switches: str):
-        """`gradients_in`: what the backward takes besides the inputs. `size`: an option and the tensor whose last dimension
-        it is. `optional`: inputs that are an option by their name. `switches`: the options that no input tells."""
+        """`gradients_in`: what the backward takes besides the inputs. `size`: an option and the tensor whose last
+        dimension it is. `optional`: inputs that are an option by their name. `switches`: the options that no input
+        tells."""
         self.op = op
         self.inputs = tuple(inputs.split())
         self.names = {_c.FORWARD: (*self.inputs, *outputs.split()),
@@ -67,9 +68,11 @@ _kinds: Dict[Tuple, List[Call]] = {}
 
 
 class Call:
-    """The structs of one call. Whoever runs it has taken it out of the stack of its kind, so it has one user at a time."""
+    """The structs of one call. Whoever runs it has taken it out of the stack of its kind, so it has one user at a
+    time."""
 
-    __slots__ = ("function", "operator", "struct", "address", "data", "device", "bytes", "workspace", "workspace_address")
+    __slots__ = ("function", "operator", "struct", "address", "data", "device", "bytes", "workspace",
+                 "workspace_address")
 
     def __init__(self, options: Tuple, direction: int, seq_map: packjit.SequenceMap, names: Sequence[str],
                  tensors: Sequence[Optional[Tensor]]):
@@ -115,11 +118,11 @@ def run(operator: Operator, direction: int, switches: Tuple[bool, ...], seq_map:
         tensors: Tuple[Optional[Tensor], ...], outputs: Tuple[Optional[Tensor], ...], layout: Tuple = ()) -> None:
     """Runs one direction of the operator on the tensors' device and current stream.
 
-    `switches` are those of `operator.switches`, the other options follow from the tensors; shapes, strides and dtypes of
-    outputs have to follow from both and the map, or else from `layout`. Parameters and states are taken dense, as
+    `switches` are those of `operator.switches`, the other options follow from the tensors; shapes, strides and dtypes
+    of outputs have to follow from both and the map, or else from `layout`. Parameters and states are taken dense, as
     `operator.dense` says; those that are not are copied. Raises PackjitError.
     """
-    key = (operator.op, direction, switches, layout, seq_map.max_sequences, seq_map.max_seqlen, tensors[0].device,
+    key = (operator.op, direction, switches, layout, seq_map.max_sequences, seq_map.max_seqlen, tensors[0].get_device(),
            *[None if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors])
     calls = _kinds.get(key)
     if calls is None:
@@ -145,8 +148,8 @@ def _check_devices(names: Sequence[str], tensors: Sequence[Optional[Tensor]], se
     device = tensors[0].device
     for name, tensor in zip(names, tensors):
         if tensor is not None and tensor.device != device:
-            raise BadArgument(f"tensor {name} is on {tensor.device}, {names[0]} on {device}: all of them have to be on one "
-                              "device")
+            raise BadArgument(f"tensor {name} is on {tensor.device}, {names[0]} on {device}: all of them have to be on "
+                              "one device")
     if seq_map.device is not device_of(device):
         raise BadArgument(f"the SequenceMap is for {seq_map.device}, the tensors are on {device}")
 

@@ -20,16 +20,16 @@ _autocast_may_be_on = getattr(torch._C, "_is_any_autocast_enabled", lambda: True
 def conv1d_pack(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, *, seq_map: SequenceMap,
                 activation: Optional[str] = "silu", initial_states: Optional[Tensor] = None,
                 return_final_states: bool = False) -> Output:
-    """Causal depthwise convolution of packed sequences: y[t] = act(bias + sum over k of weight[W-1-k] * x[t-k]), where no
-    tap leaves the token's sequence. docs/design.md, section 2, has the rules.
+    """Causal depthwise convolution of packed sequences: y[t] = act(bias + sum over k of weight[W-1-k] * x[t-k]), where
+    no tap leaves the token's sequence. docs/design.md, section 2, has the rules.
 
-    x: (batch, seqlen, dim) fp32, fp16 or bf16, any strides. weight: (dim, W), W from 1 to 16, and bias: (dim); in another
-    dtype than x's they are rounded to it, and their gradients are fp32 sums, rounded once to the parameters' dtype.
-    activation: "silu" (or "swish") or None. initial_states: (n_sequences, dim, W - 1), the inputs before each sequence,
-    oldest first.
+    x: (batch, seqlen, dim) fp32, fp16 or bf16, any strides. weight: (dim, W), W from 1 to 16, and bias: (dim); in
+    another dtype than x's they are rounded to it, and their gradients are fp32 sums, rounded once to the parameters'
+    dtype. activation: "silu" (or "swish") or None. initial_states: (n_sequences, dim, W - 1), the inputs before each
+    sequence, oldest first.
 
-    Gives out (batch, seqlen, dim), in x's layout where that is dense; with return_final_states (out, final_states), where
-    the latter are as initial_states. Both have gradients. Raises PackjitError (BadArgument is a ValueError too).
+    Gives out (batch, seqlen, dim), in x's layout where that is dense; with return_final_states (out, final_states),
+    where the latter are as initial_states. Both have gradients. Raises PackjitError (BadArgument is a ValueError too).
     """
     _check_map(seq_map)
     if activation not in (None, "silu", "swish"):
@@ -59,14 +59,14 @@ def ssm_pack(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Optio
     """Selective scan of packed sequences: h[t] = exp(dt*A) * h[t-1] + dt*B[t]*u[t], out[t] = (C[t]*h[t] + D*u[t]) *
     silu(z[t]), dt = softplus(delta + delta_bias); h begins anew in every sequence. docs/design.md, section 2.
 
-    u, delta, z: (batch, seqlen, dim) and B, C: (batch, seqlen, groups, d_state), all of one dtype, fp32, fp16 or bf16, any
-    strides. A: (dim, d_state), d_state from 1 to 512, D and delta_bias: (dim), initial_states: (n_sequences, dim,
-    d_state): cast to fp32 where they are not, with gradients in their own dtype. checkpoints: the forward stores states
-    for the backward (8 bytes an element of u at d_state 16), which is then faster by more than that costs.
+    u, delta, z: (batch, seqlen, dim) and B, C: (batch, seqlen, groups, d_state), all of one dtype, fp32, fp16 or bf16,
+    any strides. A: (dim, d_state), d_state from 1 to 512, D and delta_bias: (dim), initial_states: (n_sequences, dim,
+    d_state): cast to fp32 where they are not, with gradients in their own dtype. checkpoints: the forward stores
+    states for the backward (8 bytes an element of u at d_state 16), which is then faster by more than that costs.
 
-    Gives out (batch, seqlen, dim), in u's layout where that is dense; with return_final_states (out, final_states), where
-    the latter are (n_sequences, dim, d_state) fp32. Both have gradients. Raises PackjitError (BadArgument is a ValueError
-    too).
+    Gives out (batch, seqlen, dim), in u's layout where that is dense; with return_final_states (out, final_states),
+    where the latter are (n_sequences, dim, d_state) fp32. Both have gradients. Raises PackjitError (BadArgument is a
+    ValueError too).
     """
     _check_map(seq_map)
     A, D, delta_bias, initial_states = [
@@ -95,21 +95,22 @@ def selective_scan_fn(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor,
                       seq_map: Optional[SequenceMap] = None) -> Output:
     """As mamba_ssm's selective_scan_fn, with boundaries besides; the formula is that of ssm_pack.
 
-    u, delta, z: (batch, dim, seqlen). A: (dim, d_state), real. B, C: (batch, d_state, seqlen) or (batch, groups, d_state,
-    seqlen). D, delta_bias: (dim). Dtypes as for ssm_pack: u, delta, z, B and C have one dtype. Without boundaries each row
-    is one sequence; of position_indices (batch, seqlen), cu_seqlens, seq_idx (batch, seqlen) and seq_map at most one is
-    given, and all but the last are read back to the host in every call: layers should share a SequenceMap.
+    u, delta, z: (batch, dim, seqlen). A: (dim, d_state), real. B, C: (batch, d_state, seqlen) or (batch, groups,
+    d_state, seqlen). D, delta_bias: (dim). Dtypes as for ssm_pack: u, delta, z, B and C have one dtype. Without
+    boundaries each row is one sequence; of position_indices (batch, seqlen), cu_seqlens, seq_idx (batch, seqlen) and
+    seq_map at most one is given, and all but the last are read back to the host in every call: layers should share a
+    SequenceMap.
 
-    Gives out (batch, dim, seqlen), in u's layout where that is dense; with return_last_state (out, last_state), the latter
-    (batch, dim, d_state) fp32, or (n_sequences, dim, d_state) with boundaries. Unlike the official function's, last_state
-    has a gradient.
+    Gives out (batch, dim, seqlen), in u's layout where that is dense; with return_last_state (out, last_state), the
+    latter (batch, dim, d_state) fp32, or (n_sequences, dim, d_state) with boundaries. Unlike the official function's,
+    last_state has a gradient.
     """
     # The one place where constant B or C, (dim, d_state), and complex A are still missing.
     if A.is_complex() or B.is_complex() or C.is_complex():
         raise NotImplementedError("selective_scan_fn: complex A, B or C is not there yet; give real ones")
     if B.dim() == 2 or C.dim() == 2:
-        raise NotImplementedError("selective_scan_fn: constant B or C, (dim, d_state), is not there yet; give them for each "
-                                  "token, (batch, d_state, seqlen)")
+        raise NotImplementedError("selective_scan_fn: constant B or C, (dim, d_state), is not there yet; give them for "
+                                  "each token, (batch, d_state, seqlen)")
     if u.dim() != 3:
         raise BadArgument(f"selective_scan_fn: u has shape {tuple(u.shape)}, expected (batch, dim, seqlen)")
     seq_map = _map_of(u.shape[0], u.shape[2], u.device, position_indices, cu_seqlens, seq_idx, seq_map)
@@ -133,17 +134,17 @@ def causal_conv1d_fn(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, s
     activation: None, "silu" or "swish". Without boundaries each row is one sequence. As there, seq_idx excludes states;
     with position_indices, cu_seqlens or seq_map, states are (n_sequences, dim, width - 1), one for each sequence.
 
-    Gives out (batch, dim, seqlen), in x's layout where that is dense; with return_final_states (out, final_states). Unlike
-    the official function: a sequence of seq_idx is a stretch of equal neighbours, so an id that comes again begins another
-    sequence; weights are rounded to x's dtype; widths from 1 to 16; any layout for any combination.
+    Gives out (batch, dim, seqlen), in x's layout where that is dense; with return_final_states (out, final_states).
+    Unlike the official function: a sequence of seq_idx is a stretch of equal neighbours, so an id that comes again
+    begins another sequence; weights are rounded to x's dtype; widths from 1 to 16; any layout for any combination.
     """
     if activation not in (None, "silu", "swish"):
         raise NotImplementedError(f"causal_conv1d_fn: activation is {activation!r}, expected None, 'silu' or 'swish'")
     if x.dim() != 3:
         raise BadArgument(f"causal_conv1d_fn: x has shape {tuple(x.shape)}, expected (batch, dim, seqlen)")
     if seq_idx is not None and (initial_states is not None or return_final_states):
-        raise BadArgument("causal_conv1d_fn: seq_idx excludes initial_states and return_final_states, as in the official "
-                          "function; give position_indices, cu_seqlens or seq_map for states of each sequence")
+        raise BadArgument("causal_conv1d_fn: seq_idx excludes initial_states and return_final_states, as in the "
+                          "official function; give position_indices, cu_seqlens or seq_map for states of each sequence")
     seq_map = _map_of(x.shape[0], x.shape[2], x.device, position_indices, cu_seqlens, seq_idx, seq_map)
     result = conv1d_pack(x.transpose(1, 2), weight, bias, seq_map=seq_map, activation=activation,
                          initial_states=initial_states, return_final_states=return_final_states)
@@ -161,14 +162,14 @@ def _token_major_bc(tensor: Tensor, name: str) -> Tensor:
         return tensor.transpose(1, 2).unsqueeze(2)
     if tensor.dim() == 4:
         return tensor.permute(0, 3, 1, 2)
-    raise BadArgument(f"selective_scan_fn: {name} has shape {tuple(tensor.shape)}, expected (batch, d_state, seqlen) or "
-                      "(batch, groups, d_state, seqlen)")
+    raise BadArgument(f"selective_scan_fn: {name} has shape {tuple(tensor.shape)}, expected (batch, d_state, seqlen) "
+                      "or (batch, groups, d_state, seqlen)")
 
 
 def _check_map(seq_map: SequenceMap) -> None:
     if not isinstance(seq_map, SequenceMap):
-        raise BadArgument(f"seq_map is a {type(seq_map).__name__}, expected a packjit.torch.SequenceMap, made once a batch "
-                          "from its boundaries")
+        raise BadArgument(f"seq_map is a {type(seq_map).__name__}, expected a packjit.torch.SequenceMap, made once a "
+                          "batch from its boundaries")
 
 
 def _map_of(batch: int, seqlen: int, device: torch.device, position_indices: Optional[Tensor],

@@ -4,9 +4,9 @@ Each has kernels for CUDA and the CPU (host execution), a fake kernel, an autogr
 mutates what it is given. `packjit.torch.conv1d_pack` and `ssm_pack` are how they are called. Their formulas stand in
 docs/design.md, section 2.
 
-Every operator exists twice: in torch.library for whatever traces or intercepts (torch.compile, torch.export, dispatch and
-functorch modes, tensor subclasses), and as a torch.autograd.Function over the same code for plain eager calls, where going
-through the dispatcher to Python twice would cost the host more than the call itself.
+Every operator exists twice: in torch.library for whatever traces or intercepts (torch.compile, torch.export, dispatch
+and functorch modes, tensor subclasses), and as a torch.autograd.Function over the same code for plain eager calls,
+where going through the dispatcher to Python twice would cost the host more than the call itself.
 
 The forward keeps for the backward its inputs and, where they are asked for, checkpoints; never copies.
 """
@@ -24,11 +24,11 @@ from packjit.errors import PackjitError
 from packjit.torch import calls
 from packjit.torch.sequence_map import live_map
 
-# --- what the C calls need, and their outputs ---------------------------------------------------------------------------
+# --- what the C calls need, and their outputs -------------------------------------------------------------------------
 
 def _dense_like(tensor: Optional[Tensor], dtype: Optional[torch.dtype] = None) -> Optional[Tensor]:
-    """Memory for the gradient of a parameter or a state. Those of activations are in the activation's layout where that is
-    dense, and in one of their own otherwise."""
+    """Memory for the gradient of a parameter or a state. Those of activations are in the activation's layout where
+    that is dense, and in one of their own otherwise."""
     return None if tensor is None else torch.empty_like(tensor, dtype=dtype, memory_format=torch.contiguous_format)
 
 
@@ -101,7 +101,7 @@ def ssm_backward(seq_map: packjit.SequenceMap, u: Tensor, delta: Tensor, A: Tens
     return gradients
 
 
-# --- eager autograd -----------------------------------------------------------------------------------------------------
+# --- eager autograd ---------------------------------------------------------------------------------------------------
 
 def is_plain(*tensors: Optional[Tensor]) -> bool:
     """Whether nothing wants to see the operators of a call on these tensors."""
@@ -165,7 +165,7 @@ class EagerSsmPack(torch.autograd.Function):
         return (None, None, *gradients, None, None, None)
 
 
-# --- torch.library ------------------------------------------------------------------------------------------------------
+# --- torch.library ----------------------------------------------------------------------------------------------------
 # Schemas have a fixed number of outputs: what a call does not have is an empty tensor there.
 
 _library = torch.library.Library("packjit", "FRAGMENT")
@@ -237,8 +237,8 @@ _define("conv1d_pack_backward", "(Tensor x, Tensor weight, Tensor? bias, Tensor?
         _conv_backward_kernel, _conv_backward_fake)
 _define("ssm_pack", f"({_SSM_SCHEMA}, Tensor seq_map, bool softplus, bool final_states, SymInt n_sequences, "
         "bool checkpoints) -> (Tensor, Tensor, Tensor)", _ssm_kernel, _ssm_fake)
-_define("ssm_pack_backward", f"({_SSM_SCHEMA}, Tensor dout, Tensor? dfinal_states, Tensor? checkpoints, Tensor seq_map, "
-        f"bool softplus) -> ({', '.join(['Tensor'] * 9)})", _ssm_backward_kernel, _ssm_backward_fake)
+_define("ssm_pack_backward", f"({_SSM_SCHEMA}, Tensor dout, Tensor? dfinal_states, Tensor? checkpoints, "
+        f"Tensor seq_map, bool softplus) -> ({', '.join(['Tensor'] * 9)})", _ssm_backward_kernel, _ssm_backward_fake)
 
 
 def _present(gradients, inputs) -> List[Optional[Tensor]]:
@@ -246,13 +246,15 @@ def _present(gradients, inputs) -> List[Optional[Tensor]]:
 
 
 def _op_conv_backward(x, weight, bias, initial_states, dout, dfinal_states, handle, silu):
-    gradients = torch.ops.packjit.conv1d_pack_backward(x, weight, bias, initial_states, dout, dfinal_states, handle, silu)
+    gradients = torch.ops.packjit.conv1d_pack_backward(x, weight, bias, initial_states, dout, dfinal_states, handle,
+                                                       silu)
     dx, dweight, dbias, dinitial_states = _present(gradients, (x, weight, bias, initial_states))
     # As parameters are: fp32 ones get the fp32 sums, unrounded.
     return dx, dweight.to(weight.dtype), None if bias is None else dbias.to(bias.dtype), dinitial_states
 
 
-def _op_ssm_backward(u, delta, A, B, C, D, z, delta_bias, initial_states, dout, dfinal_states, stored, handle, softplus):
+def _op_ssm_backward(u, delta, A, B, C, D, z, delta_bias, initial_states, dout, dfinal_states, stored, handle,
+                     softplus):
     inputs = (u, delta, A, B, C, D, z, delta_bias, initial_states)
     return _present(torch.ops.packjit.ssm_pack_backward(*inputs, dout, dfinal_states, stored, handle, softplus), inputs)
 
@@ -292,8 +294,8 @@ def _ssm_formula(ctx, dout, dfinal_states, _):
 
 def _refuse_double_backward(name: str):
     def formula(ctx, *_: Any):
-        raise PackjitError(f"packjit::{name} has no gradient of its own: double backward is not supported; ask autograd "
-                           "for gradients without create_graph=True")
+        raise PackjitError(f"packjit::{name} has no gradient of its own: double backward is not supported; ask "
+                           "autograd for gradients without create_graph=True")
     return formula
 
 
@@ -303,8 +305,8 @@ for _name in ("conv1d_pack_backward", "ssm_pack_backward"):
     torch.library.register_autograd(f"packjit::{_name}", _refuse_double_backward(_name), lib=_library)
 
 
-# Autocast: activations go to autocast's dtype; parameters stay, since the operators take fp32 ones beside half activations.
-# The numbers are the places of activations among the arguments.
+# Autocast: activations go to autocast's dtype; parameters stay, since the operators take fp32 ones beside half
+# activations. The numbers are the places of activations among the arguments.
 _AUTOCAST = {"conv1d_pack": {0, 3}, "ssm_pack": {0, 1, 3, 4, 6}}
 
 

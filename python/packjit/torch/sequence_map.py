@@ -1,8 +1,8 @@
 """The SequenceMap of the PyTorch layer: boundaries of a batch, shared by all layers, usable under torch.compile.
 
-Operators of torch.library take tensors and numbers. So a map goes through them as `handle`, a tensor () int64 on the CPU
-that holds an id; ids lead to live maps. Nothing of a batch is specialised or guarded that way. Whatever keeps the handle
-tensor (autograd does, for the backward) keeps the map: the tensor holds it as an attribute.
+Operators of torch.library take tensors and numbers. So a map goes through them as `handle`, a tensor () int64 on the
+CPU that holds an id; ids lead to live maps. Nothing of a batch is specialised or guarded that way. Whatever keeps the
+handle tensor (autograd does, for the backward) keeps the map: the tensor holds it as an attribute.
 """
 
 from __future__ import annotations
@@ -69,16 +69,17 @@ def _handle_of(seq_map: packjit.SequenceMap) -> Tensor:
 
 
 @torch.library.custom_op("packjit::sequence_map", mutates_args=(), schema=(
-    "(Tensor? boundaries, str form, SymInt batch, SymInt seqlen, SymInt max_sequences, SymInt max_seqlen, Device device)"
-    " -> Tensor"))
+    "(Tensor? boundaries, str form, SymInt batch, SymInt seqlen, SymInt max_sequences, SymInt max_seqlen, "
+    "Device device) -> Tensor"))
 def _create(boundaries: Optional[Tensor], form: str, batch: int, seqlen: int, max_sequences: int, max_seqlen: int,
             device: torch.device) -> Tensor:
     where = device_of(device)
     with torch.no_grad():
         if max_sequences and boundaries is not None:
             boundaries = boundaries.contiguous()
-            seq_map = packjit.SequenceMap.on_device(where, form, str(boundaries.dtype).rpartition(".")[2], batch, seqlen,
-                                                    max_sequences, max_seqlen, stream=stream_of(device))
+            dtype = str(boundaries.dtype).rpartition(".")[2]
+            seq_map = packjit.SequenceMap.on_device(where, form, dtype, batch, seqlen, max_sequences, max_seqlen,
+                                                    stream=stream_of(device))
             seq_map.build(boundaries, stream_of(device))
         else:
             if boundaries is not None:
@@ -92,8 +93,8 @@ def _(boundaries, form, batch, seqlen, max_sequences, max_seqlen, device):
     return torch.empty((), dtype=torch.int64, device="cpu")
 
 
-# Declared to mutate the handle, so that torch.compile keeps its place among the operators that use the map, and autograd
-# refuses a backward whose map was built anew since the forward.
+# Declared to mutate the handle, so that torch.compile keeps its place among the operators that use the map, and
+# autograd refuses a backward whose map was built anew since the forward.
 @torch.library.custom_op("packjit::update_sequence_map", mutates_args=("handle",),
                          schema="(Tensor(a!) handle, Tensor boundaries) -> ()")
 def _update(handle: Tensor, boundaries: Tensor) -> None:
@@ -108,9 +109,9 @@ def _(handle, boundaries):
 class SequenceMap:
     """Where the sequences of one batch begin and end; make one for each batch, or one for all with `update`.
 
-    With max_sequences and max_seqlen (of any batch to come) it is built on the device without waiting for it, states have
-    max_sequences slots, and kernels are the same for every batch. Without, boundaries on a GPU are read back once, which
-    waits for the GPU; a new mix of lengths may then choose other kernels, which are compiled first.
+    With max_sequences and max_seqlen (of any batch to come) it is built on the device without waiting for it, states
+    have max_sequences slots, and kernels are the same for every batch. Without, boundaries on a GPU are read back
+    once, which waits for the GPU; a new mix of lengths may then choose other kernels, which are compiled first.
 
     Attributes: handle (() int64 on the CPU, what operators take), batch, seqlen, device.
     """
@@ -119,8 +120,8 @@ class SequenceMap:
                  max_sequences: Optional[int], max_seqlen: Optional[int], device: torch.device):
         """Use the static methods."""
         if (max_sequences is None) != (max_seqlen is None):
-            raise BadArgument(f"SequenceMap: max_sequences is {max_sequences} and max_seqlen is {max_seqlen}; give both, "
-                              "or neither where the boundaries may be read back")
+            raise BadArgument(f"SequenceMap: max_sequences is {max_sequences} and max_seqlen is {max_seqlen}; give "
+                              "both, or neither where the boundaries may be read back")
         self.form, self.batch, self.seqlen, self.device = form, batch, seqlen, device
         self.max_sequences, self.max_seqlen = max_sequences, max_seqlen
         self._fill(boundaries)
@@ -132,8 +133,8 @@ class SequenceMap:
     @staticmethod
     def from_position_indices(position_indices: Tensor, max_sequences: Optional[int] = None,
                               max_seqlen: Optional[int] = None) -> SequenceMap:
-        """`position_indices`: (batch, seqlen) int16, uint16, int32 or int64 on the model's device: 0, 1, 2... anew in each
-        sequence, negative is padding. Raises BadArgument; with limits, only `check` does."""
+        """`position_indices`: (batch, seqlen) int16, uint16, int32 or int64 on the model's device: 0, 1, 2... anew in
+        each sequence, negative is padding. Raises BadArgument; with limits, only `check` does."""
         batch, seqlen = _two(position_indices, "position_indices")
         return SequenceMap("position_indices", position_indices, batch, seqlen, max_sequences, max_seqlen,
                            position_indices.device)
@@ -148,8 +149,8 @@ class SequenceMap:
     @staticmethod
     def from_cu_seqlens(cu_seqlens: Tensor, batch: int, seqlen: int, max_sequences: Optional[int] = None,
                         max_seqlen: Optional[int] = None) -> SequenceMap:
-        """`cu_seqlens`: (n_sequences + 1) int32 or int64: offsets into the flattened rows, from 0 to batch * seqlen, one at
-        every row's start."""
+        """`cu_seqlens`: (n_sequences + 1) int32 or int64: offsets into the flattened rows, from 0 to batch * seqlen,
+        one at every row's start."""
         if cu_seqlens.dim() != 1:
             raise BadArgument(f"cu_seqlens: its shape is {tuple(cu_seqlens.shape)}, expected (n_sequences + 1)")
         return SequenceMap("cu_seqlens", cu_seqlens, batch, seqlen, max_sequences, max_seqlen, cu_seqlens.device)
@@ -182,8 +183,8 @@ class SequenceMap:
             torch.ops.packjit.update_sequence_map(self.handle, boundaries)
 
     def check(self) -> None:
-        """Waits for the current stream. Raises BadArgument where boundaries broke a rule or a limit since the last check;
-        until then every row counts as padding. Maps without limits were checked when they were made."""
+        """Waits for the current stream. Raises BadArgument where boundaries broke a rule or a limit since the last
+        check; until then every row counts as padding. Maps without limits were checked when they were made."""
         live_map(self.handle).check(stream_of(self.device))
 
     def __repr__(self) -> str:

@@ -85,7 +85,8 @@ def test_scan(host):
     scan = packjit.SsmPack(host, dtype="float32", d_state=1, softplus=False, D=False, z=False, delta_bias=False,
                            final_states=True)
     ones, bc = np.ones_like(X), np.ones((1, 8, 1, 1), dtype=np.float32)
-    for A, expected in ((0.0, [1, 3, 6, 10, 15, 10, 30, 60]), (-math.log(2), [1, 2.5, 4.25, 6.125, 8.0625, 10, 25, 42.5])):
+    for A, expected in ((0.0, [1, 3, 6, 10, 15, 10, 30, 60]),
+                        (-math.log(2), [1, 2.5, 4.25, 6.125, 8.0625, 10, 25, 42.5])):
         done = scan.forward(seq_map, u=X, delta=ones, A=np.full((1, 1), A, np.float32), B=bc, C=bc)
         assert done["out"].ravel().tolist() == pytest.approx(expected, rel=1e-6)
         assert done["final_states"].ravel().tolist() == pytest.approx([expected[4], expected[7]], rel=1e-6)
@@ -204,9 +205,11 @@ def test_the_device_goes_last(monkeypatch):
 
 
 def test_a_library_that_is_not_there_is_named(tmp_path):
-    program = "import packjit\ntry:\n    packjit.version()\nexcept packjit.MissingEnvironment as error:\n    print(error)"
+    program = ("import packjit\ntry:\n    packjit.version()\n"
+               "except packjit.MissingEnvironment as error:\n    print(error)")
     (tmp_path / "libpackjit.so.0").write_text("no library")
-    for path, words in ((tmp_path / "none", "PACKJIT_LIBRARY names"), (tmp_path / "libpackjit.so.0", "cannot be used as")):
+    for path, words in ((tmp_path / "none", "PACKJIT_LIBRARY names"),
+                        (tmp_path / "libpackjit.so.0", "cannot be used as")):
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True,
                               env={"PACKJIT_LIBRARY": str(path), "PYTHONPATH": ":".join(sys.path)})
         assert words in done.stdout, done.stderr
