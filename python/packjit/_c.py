@@ -11,7 +11,7 @@ OK, BAD_ARGUMENT, ENVIRONMENT, CHECK_FAILED, INTERNAL, NOT_PREPARED_IN_CAPTURE, 
 # kinds of device
 AUTO, GPU, CURRENT, HOST = range(4)
 # dtypes
-FP32, FP16, BF16, INT16, UINT16, INT32, INT64 = range(1, 8)
+FP32, FP16, BF16, INT16, UINT16, INT32, INT64, COMPLEX64 = range(1, 9)
 # forms of boundaries
 POSITION_INDICES, SEQ_IDX, CU_SEQLENS, ROWS = range(1, 5)
 # storage of a map
@@ -60,7 +60,7 @@ class packjit_map_info(Sized):
 class packjit_operator_options(Sized):
     _fields_ = [("struct_size", c_size_t),
                 *_members("op dtype conv_width bias silu map_storage d_state softplus D z delta_bias checkpoints "
-                          "initial_states final_states", c_int32)]
+                          "initial_states final_states constant_B constant_C complex_A", c_int32)]
 
 
 class packjit_shape(Sized):

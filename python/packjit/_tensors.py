@@ -13,11 +13,13 @@ from packjit.errors import BadArgument
 
 # By the names that NumPy (with ml_dtypes for bfloat16) and PyTorch use.
 DTYPES = {"float32": _c.FP32, "float16": _c.FP16, "bfloat16": _c.BF16, "int16": _c.INT16, "uint16": _c.UINT16,
-          "int32": _c.INT32, "int64": _c.INT64}
-_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int16": 2, "uint16": 2, "int32": 4, "int64": 8}
-_TYPESTRS = {"<f4": "float32", "<f2": "float16", "<i2": "int16", "<u2": "uint16", "<i4": "int32", "<i8": "int64"}
+          "int32": _c.INT32, "int64": _c.INT64, "complex64": _c.COMPLEX64}
+_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int16": 2, "uint16": 2, "int32": 4, "int64": 8,
+          "complex64": 8}
+_TYPESTRS = {"<f4": "float32", "<f2": "float16", "<i2": "int16", "<u2": "uint16", "<i4": "int32", "<i8": "int64",
+             "<c8": "complex64"}
 _DLPACK_CODES = {(2, 32): "float32", (2, 16): "float16", (4, 16): "bfloat16", (0, 16): "int16", (1, 16): "uint16",
-                 (0, 32): "int32", (0, 64): "int64"}
+                 (0, 32): "int32", (0, 64): "int64", (5, 64): "complex64"}
 _DLPACK_CPU, _DLPACK_CUDA, _DLPACK_CUDA_HOST, _DLPACK_CUDA_MANAGED = 1, 2, 3, 13
 
 

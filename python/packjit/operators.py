@@ -14,7 +14,7 @@ from packjit.device import Device
 from packjit.errors import BadArgument
 from packjit.sequence_map import STORAGES, SequenceMap
 
-_NUMPY_DTYPES = {_c.FP32: "float32", _c.FP16: "float16"}
+_NUMPY_DTYPES = {_c.FP32: "float32", _c.FP16: "float16", _c.COMPLEX64: "complex64"}
 
 
 class _Operator:
@@ -84,7 +84,8 @@ class _Operator:
         size = tuple(given[first].shape)
         if len(size) != 3:
             raise BadArgument(f"tensor {first}: its shape is {size}, expected (batch, seqlen, dim)")
-        groups = given["B"].shape[2] if given.get("B") is not None and len(given["B"].shape) == 4 else 1
+        of_tokens = [given[name] for name in ("B", "C") if given.get(name) is not None and len(given[name].shape) == 4]
+        groups = of_tokens[0].shape[2] if of_tokens else 1
         return self.shape(seq_map, size[2], groups)
 
     def _numpy(self, direction: int, shape: _c.packjit_shape, name: str):
@@ -144,6 +145,11 @@ class SsmPack(_Operator):
     u, delta, z, out are (batch, seqlen, dim); B and C (batch, seqlen, groups, d_state); A (dim, d_state), D and
     delta_bias (dim) fp32; states (n_sequences, dim, d_state) fp32. Gradients have the shape of what they are the
     gradient of, and its dtype. Any strides. Outputs are written completely; tokens of padding give 0.
+
+    With constant_B or constant_C, B or C is (dim, d_state) fp32, the same for all tokens. With complex_A, A, states and
+    constant B and C are complex64; B and C of tokens stay in the dtype, (batch, seqlen, groups, 2 * d_state), real and
+    imaginary parts in turn; C[t]*h[t] counts as 2 * Re(C[t]*h[t]). Gradients are dL/d(re) + i * dL/d(im). These are
+    written for correctness, not for speed, and go without checkpoints.
     """
 
     _forward_tensors = _c.packjit_ssm_forward_tensors
@@ -152,11 +158,13 @@ class SsmPack(_Operator):
 
     def __init__(self, device: Device, *, dtype: str = "bfloat16", d_state: int = 16, softplus: bool = True,
                  D: bool = True, z: bool = True, delta_bias: bool = True, checkpoints: bool = False,
-                 initial_states: bool = False, final_states: bool = False):
+                 initial_states: bool = False, final_states: bool = False, constant_B: bool = False,
+                 constant_C: bool = False, complex_A: bool = False):
         """`dtype`: float32, float16 or bfloat16; `d_state`: 1 to 512; `checkpoints`: the forward stores states for the
         backward, which then need not compute them again. Raises BadArgument."""
         has = {"D": D, "z": z, "delta_bias": delta_bias, "checkpoints": checkpoints, "initial_states": initial_states,
-               "final_states": final_states}
+               "final_states": final_states, "constant_B": constant_B, "constant_C": constant_C,
+               "complex_A": complex_A}
         super().__init__(device, _c.packjit_operator_options(
             op=_c.SSM_PACK, dtype=_dtype(dtype), d_state=_positive(d_state, "d_state"), softplus=_switch(softplus),
             **{name: _switch(value) for name, value in has.items()}), has)

@@ -97,6 +97,27 @@ def test_scan(host):
     assert set(grads) == {"du", "ddelta", "dA", "dB", "dC"}
 
 
+def test_scan_with_complex_a_and_constant_b(host):
+    seq_map = packjit.SequenceMap.from_cu_seqlens(host, np.array([0, 2, 4]), 1, 4)
+    scan = packjit.SsmPack(host, dtype="float32", d_state=1, softplus=False, D=False, z=False, delta_bias=False,
+                           final_states=True, constant_B=True, complex_A=True)
+    given = {"u": np.arange(1, 5, dtype="f4").reshape(1, 4, 1), "delta": np.ones((1, 4, 1), "f4"),
+             "A": np.zeros((1, 1), "c8"), "B": np.array([[1 + 2j]], "c8"),
+             "C": np.array([1, 0, 0, 1, 1, 1, 2, 0], "f4").reshape(1, 4, 1, 2)}  # 1, i, 1 + i, 2
+    written = scan.forward(seq_map, **given)
+    # h: 1+2i, 3+6i; 3+6i, 7+14i; y = 2 * Re(C * h)
+    assert written["out"].ravel().tolist() == [2, -12, -6, 28]
+    assert written["final_states"].ravel().tolist() == [3 + 6j, 7 + 14j]
+    gradients = scan.backward(seq_map, **given, dout=np.array([1, 0, 0, 0], "f4").reshape(1, 4, 1),
+                              dfinal_states=np.zeros((2, 1, 1), "c8"))
+    # y[0] = 2 * Re(C * B * u): by the parts of C, 2 * Re(B) and -2 * Im(B); by those of B, 2 and 0.
+    assert gradients["dC"].ravel().tolist() == [2, -4, 0, 0, 0, 0, 0, 0]
+    assert gradients["dB"].dtype == np.complex64 and gradients["dB"].tolist() == [[2]]
+    assert gradients["dA"].dtype == np.complex64
+    with pytest.raises(packjit.BadArgument, match="checkpoints = on does not go with complex_A"):
+        packjit.SsmPack(host, complex_A=True, checkpoints=True)
+
+
 def test_strided_arrays_are_taken_as_they_are(host):
     seq_map = packjit.SequenceMap.from_position_indices(host, POSITIONS)
     wide = np.zeros((1, 16, 3), dtype=np.float32)
