@@ -175,6 +175,21 @@ def test_a_map_lives_as_long_as_a_backward_needs_it(device):
         loss(function).backward()
 
 
+def test_a_map_goes_with_the_last_that_needs_it(device):
+    import gc
+    from packjit.torch.sequence_map import live_map
+    seq_map = seq_map_on(device)
+    released = live_map(seq_map.handle)._release
+    out = pt.ssm_pack(**ssm_inputs(device), seq_map=seq_map)
+    del seq_map
+    gc.collect()
+    assert released.alive
+    out.sum().backward()
+    del out
+    gc.collect()
+    assert not released.alive
+
+
 def test_wrong_boundaries_name_the_token(device):
     wrong = torch.tensor([[0, 1, 5, 3]]).to(device)
     with pytest.raises(packjit.BadArgument, match="token 2 has position 5"):

@@ -2,11 +2,12 @@
 
 Operators of torch.library take tensors and numbers. So a map goes through them as `handle`, a tensor () int64 on the
 CPU that holds an id; ids lead to live maps. Nothing of a batch is specialised or guarded that way. Whatever keeps the
-handle tensor (autograd does, for the backward) keeps the map: the tensor holds it as an attribute.
+handle, or another tensor on its memory, keeps the map: autograd does, for the backward.
 """
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import threading
 import weakref
@@ -59,12 +60,21 @@ def live_map(handle: Tensor) -> packjit.SequenceMap:
     return seq_map
 
 
+class _Id(ctypes.c_int64):
+    """Memory of a handle, which PyTorch keeps with the tensor's storage; it keeps the map."""
+
+    seq_map: packjit.SequenceMap
+
+
 def _handle_of(seq_map: packjit.SequenceMap) -> Tensor:
     key = next(_ids)
     _live[key] = weakref.ref(seq_map, lambda _: _live.pop(key, None))
-    # Not torch.tensor(): a default device set by the caller does not apply.
-    handle = torch.full((), key, dtype=torch.int64, device="cpu")
-    handle._packjit_map = seq_map
+    memory = _Id(key)
+    memory.seq_map = seq_map
+    flat = torch.frombuffer(memory, dtype=torch.int64)
+    # Not a view: autograd and torch.compile treat those otherwise.
+    handle = torch.empty((), dtype=torch.int64, device="cpu").set_(flat.untyped_storage(), 0, (), ())
+    handle._packjit_map = seq_map  # found without reading the id
     return handle
 
 
