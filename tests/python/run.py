@@ -2,7 +2,8 @@
 """Runs pytest with an interpreter that has what the tests need: run.py numpy|torch ROOT PYTEST_ARGUMENTS...
 
 Looks at PACKJIT_PYTHON, build/python (scripts/bootstrap.sh --torch), python3 and Debian's own, in this order. Without
-one, tests that need PyTorch are skipped (exit status 77, and the reason), others fail.
+one, tests that need PyTorch are skipped (exit status 77, and the reason), others fail. A file without tests of the
+kind asked for is skipped too.
 """
 
 import os
