@@ -8,8 +8,16 @@ from packjit import _c
 
 HEADER = re.sub(r"/\*.*?\*/", "", (pathlib.Path(__file__).parents[2] / "include/packjit/packjit.h").read_text(),
                 flags=re.DOTALL)
-KINDS = {"size_t": ctypes.c_size_t, "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64, "void*": ctypes.c_void_p,
-         "const packjit_tensor*": ctypes.POINTER(_c.packjit_tensor)}
+KINDS = {"size_t": ctypes.c_size_t, "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64, "uint64_t": ctypes.c_uint64,
+         "float": ctypes.c_float, "double": ctypes.c_double, "char": ctypes.c_char, "void*": ctypes.c_void_p,
+         "const char*": ctypes.c_char_p}
+
+
+def kind_of(text):
+    if text in KINDS:
+        return KINDS[text]
+    pointed = re.fullmatch(r"const (\w+)\*", text)[1]
+    return ctypes.POINTER(KINDS.get(pointed) or getattr(_c, pointed))
 
 
 def test_numbers():
@@ -26,10 +34,9 @@ def members_of(body):
         for name in names.split(","):
             array = re.fullmatch(r"(\w+)\[(\d+)\]", name.strip())
             if array:
-                element = ctypes.c_char if kind == "char" else KINDS[kind]
-                found.append((array[1], element * int(array[2])))
+                found.append((array[1], kind_of(kind) * int(array[2])))
             else:
-                found.append((name.strip(), KINDS[kind]))
+                found.append((name.strip(), kind_of(kind)))
     return found
 
 
