@@ -1,9 +1,11 @@
 // packjit db: what the tuning databases hold, and keeping them in order.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -103,13 +105,27 @@ void run_show(const Options& options) {
   print_result(text);
 }
 
-/// Records whose kernels this packjit prints otherwise: used all the same, since results stay right.
-int outdated_in(const Database& database) {
-  int count = 0;
-  for (const Entry& entry : database.entries) {
-    count += source_digest(entry.spec, entry.config) == entry.source_digest ? 0 : 1;
-  }
-  return count;
+/// Whether this packjit prints the kernel otherwise. Such entries are used all the same, since results stay right.
+bool is_outdated(const Entry& entry) { return source_digest(entry.spec, entry.config) != entry.source_digest; }
+
+/// Which record it is: its operator, Spec and bucket as they came.
+std::string label_of(const UnusableRecord& record) {
+  const auto part = [&](const char* name) {
+    const auto found = record.record.find(name);
+    return found == record.record.end() ? std::string() : " " + describe(*found);
+  };
+  return fmt::format("{}{}{}{}", record.failed ? "failed candidate" : "entry", part("operator"), part("bucket"),
+                     part("date"));
+}
+
+/// A file of this user's folder has the name of its GPU model, and only that is looked into for it.
+std::string problem_of_name(const DatabaseFile& file, const Database& database) {
+  const std::string found = std::filesystem::path(file.path()).stem().string();
+  if (!database.gpu || found == database_stem(*database.gpu)) return {};
+  return fmt::format(
+      "{}: it is of {}, whose file is {}.json, so its entries are never used; take it in with `packjit db merge` and "
+      "remove it",
+      file.path(), gpu_name(database), database_stem(*database.gpu));
 }
 
 void run_check(const Options& options) {
@@ -126,7 +142,11 @@ void run_check(const Options& options) {
     }
   }
   if (options.files.empty()) {
-    for (const auto& file : user_databases(&problems)) databases.push_back(file->load());
+    for (const auto& file : user_databases(&problems)) {
+      databases.push_back(file->load());
+      const std::string problem = problem_of_name(*file, databases.back());
+      if (!problem.empty()) problems.push_back(problem);
+    }
     for (const Database& database : shipped_databases()) databases.push_back(database);
   }
   Json list = Json::array();
@@ -134,10 +154,10 @@ void run_check(const Options& options) {
   for (const Database& database : databases) {
     Json reasons = Json::array();
     for (const UnusableRecord& record : database.unusable) {
-      reasons.push_back(record.reason);
-      problems.push_back(fmt::format("{}: {}", database.origin, record.reason));
+      reasons.push_back(fmt::format("{}: {}", label_of(record), record.reason));
+      problems.push_back(fmt::format("{}: {}: {}", database.origin, label_of(record), record.reason));
     }
-    const int outdated = outdated_in(database);
+    const auto outdated = std::ranges::count_if(database.entries, is_outdated);
     text += fmt::format("{}: {} entries, of which {} were tuned with another source; {} records that are not used\n",
                         database.origin, database.entries.size(), outdated, database.unusable.size());
     list.push_back({{"origin", database.origin},
@@ -153,8 +173,25 @@ void run_check(const Options& options) {
   throw CheckFailed(message);
 }
 
+/// Takes away outdated entries of which one of `others`, of the same GPU model, has one of the same Spec and bucket
+/// that is not: whatever the dates, that one measured a kernel that is printed today.
+void remove_beaten(Database& database, std::span<const Database> others) {
+  const auto beats = [](const Entry& rival, const Entry& entry) {
+    return rival.bucket == entry.bucket && rival.spec == entry.spec && !is_outdated(rival);
+  };
+  for (const Database& other : others) {
+    if (!database.gpu || !other.gpu || !same_model(*database.gpu, *other.gpu)) continue;
+    std::erase_if(database.entries, [&](const Entry& entry) {
+      return is_outdated(entry) &&
+             std::ranges::any_of(other.entries, [&](const Entry& rival) { return beats(rival, entry); });
+    });
+  }
+}
+
 void run_merge(const Options& options) {
   std::vector<Database> databases = databases_of(options.files);
+  const std::vector<Database> as_given = databases;
+  for (Database& database : databases) remove_beaten(database, as_given);
   if (!options.output.empty()) {
     Database all;
     for (Database& database : databases) {
@@ -170,15 +207,20 @@ void run_merge(const Options& options) {
   }
   const std::string folder = database_folder();
   std::string text;
-  for (const Database& database : databases) {
+  for (Database& database : databases) {
     if (!database.gpu) continue;
     DatabaseFile file(posix_file_system(), folder, database_stem(*database.gpu), database.gpu, system_clock(),
                       &write_log);
+    const Database present = file.load();
+    remove_beaten(database, std::span(&present, 1));
     // The warning has said why.
     if (!file.append_all(database)) throw EnvironmentError(fmt::format("cannot write to '{}'", file.path()));
     // What is kept but never used, and fields of newer versions, are not records: they go into the document itself.
-    if (!file.rewrite([&](Database& all) { all = merge(std::move(all), database); }) &&
-        !(database.unusable.empty() && database.unknown.empty())) {
+    const auto take_in = [&](Database& all) {
+      remove_beaten(all, std::span(&database, 1));
+      all = merge(std::move(all), database);
+    };
+    if (!file.rewrite(take_in) && !(database.unusable.empty() && database.unknown.empty())) {
       throw EnvironmentError(
           fmt::format("the records of '{}' are in the journal of '{}', but what of it is kept and never used could not "
                       "be added; try "
@@ -201,10 +243,12 @@ void run_prune(const Options& options) {
   const auto change = [&](Database& database) {
     for (std::string& line : prune(database, rules)) removed.push_back(std::move(line));
   };
-  for (const std::string& path : options.files) {
-    Database database = read_database(path);
+  // All are read before the first is written: a wrong name changes nothing.
+  std::vector<Database> databases;
+  if (!options.files.empty()) databases = databases_of(options.files);
+  for (Database& database : databases) {
     change(database);
-    write_output_file(path, write_database(database));
+    write_output_file(database.origin, write_database(database));
   }
   if (options.files.empty()) {
     for (const auto& file : user_databases()) {
@@ -219,7 +263,19 @@ void run_prune(const Options& options) {
 
 void run_diff(const Options& options) {
   const Database a = read_database(options.files.at(0)), b = read_database(options.files.at(1));
+  if (a.gpu && b.gpu && !same_model(*a.gpu, *b.gpu)) {
+    throw std::invalid_argument(
+        fmt::format("cannot compare '{}' of {} with '{}' of {}: what was measured on two GPU models differs anyway",
+                    a.origin, gpu_name(a), b.origin, gpu_name(b)));
+  }
   const DatabaseDifference found = diff(a, b);
+  const auto unusable = [](const Database& database) {
+    std::vector<std::string> lines;
+    for (const UnusableRecord& record : database.unusable) {
+      lines.push_back(fmt::format("{}: {}", label_of(record), record.reason));
+    }
+    return lines;
+  };
   if (options.json) {
     const auto list = [](const auto& records) {
       Json all = Json::array();
@@ -234,7 +290,9 @@ void run_diff(const Options& options) {
                              {"only_b", list(found.only_b)},
                              {"changed", changed},
                              {"failed_only_a", list(found.failed_only_a)},
-                             {"failed_only_b", list(found.failed_only_b)}}
+                             {"failed_only_b", list(found.failed_only_b)},
+                             {"unusable_a", unusable(a)},
+                             {"unusable_b", unusable(b)}}
                             .dump(2) +
                         "\n");
   }
@@ -245,6 +303,12 @@ void run_diff(const Options& options) {
     text += fmt::format("! {}\n    - {:.4f} ms, {}: {}\n    + {:.4f} ms, {}: {}\n", label_of(before),
                         before.time.median_ms, before.date, before.config.values.text(), after.time.median_ms,
                         after.date, after.config.values.text());
+  }
+  // They are compared with nothing: what is only in one document may be in the other, but not to be used.
+  for (const Database* database : {&a, &b}) {
+    for (const std::string& line : unusable(*database)) {
+      text += fmt::format("? not used in {}: {}\n", database->origin, line);
+    }
   }
   text += fmt::format("{} entries only in {}, {} only in {}, {} changed; {} and {} failed candidates of one only\n",
                       found.only_a.size(), options.files[0], found.only_b.size(), options.files[1],

@@ -1,10 +1,16 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <exception>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "cli/commands.hpp"
@@ -37,7 +43,36 @@ struct Findings {
   DatabaseLocation databases;
   std::vector<std::string> database_names;  ///< without ending
   std::string database_problem;
+  std::string capture_problem;
 };
+
+/// Databases that are off are nobody's fault.
+std::string missing_database(const Findings& found) {
+  if (found.databases.off || found.database_problem.empty()) return {};
+  return fmt::format("tuned Configs of this user are not used: {}; set PACKJIT_DATABASE_DIR to a folder, or to off",
+                     found.database_problem);
+}
+
+/// Where recording would fail. The file itself is made by the first call, and not here.
+std::string capture_problem() {
+  const std::optional<std::string> path = environment("PACKJIT_CAPTURE");
+  if (!path) return {};
+  const auto refused = [&](std::string_view why) {
+    return fmt::format(
+        "PACKJIT_CAPTURE is {}: shapes will not be recorded: {}; name a file in a folder that you may "
+        "write to",
+        *path, why);
+  };
+  std::error_code error;
+  const auto status = std::filesystem::status(*path, error);
+  if (std::filesystem::is_directory(status)) return refused("it is a folder");
+  const bool is_there = std::filesystem::exists(status);
+  if (is_there && !std::filesystem::is_regular_file(status)) return refused("it is no regular file");
+  std::filesystem::path folder = std::filesystem::path(*path).parent_path();
+  if (folder.empty()) folder = ".";
+  if (access(is_there ? path->c_str() : folder.c_str(), is_there ? W_OK : W_OK | X_OK) == 0) return {};
+  return refused(std::error_code(errno, std::generic_category()).message());
+}
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
@@ -80,6 +115,7 @@ Findings look_around() {
                                     DiskCache::Missing::leave, found.cache_problem);
   if (disk != nullptr) found.cache_usage = disk->usage();
   static_cast<void>(self_check_setting(found.self_check_problem));
+  found.capture_problem = capture_problem();
   found.databases = database_location();
   found.database_problem = found.databases.off ? "PACKJIT_DATABASE_DIR is off" : found.databases.problem;
   try {
@@ -139,6 +175,7 @@ Json json_of(const Findings& found) {
                        {"names", found.database_names},
                        {"shipped", shipped_databases().size()},
                        {"problem", or_null(found.database_problem)}};
+  json["capture"] = {{"problem", or_null(found.capture_problem)}};
   json["settings"] = Json::array();
   for (const Setting& setting : settings()) {
     json["settings"].push_back({{"name", setting.name},
@@ -202,8 +239,9 @@ std::string text_of(const Findings& found) {
   capability("run on a GPU (--device cuda)", found.nvrtc_problem.empty() && !found.driver.gpus.empty());
   capability("run on the CPU (--device host)", found.host_compiler_problem.empty());
   std::vector<std::string> problems;
-  for (const std::string& problem : {found.nvrtc_problem, found.driver.problem, found.host_compiler_problem,
-                                     found.cache.passed_over, found.self_check_problem}) {
+  for (const std::string& problem :
+       {found.nvrtc_problem, found.driver.problem, found.host_compiler_problem, found.cache.passed_over,
+        found.self_check_problem, missing_database(found), found.capture_problem}) {
     if (!problem.empty()) problems.push_back(problem);
   }
   if (problems.empty()) return text + "\nNothing is missing.\n";

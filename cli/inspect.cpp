@@ -8,6 +8,7 @@
 #include <string>
 
 #include "cli/commands.hpp"
+#include "cli/config_question.hpp"
 #include "cli/disassembler.hpp"
 #include "cli/kernel_report.hpp"
 #include "cli/spec_options.hpp"
@@ -23,6 +24,7 @@ namespace {
 
 struct InspectOptions {
   SpecOptions spec;
+  ConfigQuestion question;
   std::string arch;
   bool source = false;
   bool ptx = false;
@@ -35,18 +37,37 @@ constexpr std::string_view kNoDisassembler =
     "install "
     "the CUDA toolkit, or its package cuda-nvdisasm, to see SASS";
 
+/// The Config that is looked at, and where it comes from.
+struct Inspected {
+  Config config;
+  std::string origin;  ///< "exact: ..."; empty where no shape was given: the built-in Config for much work
+};
+
+Inspected inspected(const InspectOptions& options, const Spec& spec, const std::string& arch) {
+  if (!options.question.has_shape()) return {options.spec.config(spec, arch), {}};
+  // A GPU that is here is asked about as the model that it is.
+  const bool is_here = options.arch.empty() && !survey_driver().gpus.empty();
+  const Choice choice = options.question.answer(spec, is_here ? "" : arch).choice;
+  return {options.spec.config(spec, choice.config), fmt::format("{}: {}", name_of(choice.outcome), choice.origin)};
+}
+
 // Where a Config field's value came from.
 std::string_view reason(const InspectOptions& options, std::string_view field) {
-  return options.spec.sets(field) ? "--set" : "built-in default";
+  if (options.spec.sets(field)) return "--set";
+  return options.question.has_shape() ? "looked up" : "built-in default";
 }
 
 std::ptrdiff_t line_count(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
 
-std::string config_text(const InspectOptions& options, const OperatorReport& report) {
-  std::string text = fmt::format("Config on {}\n", report.arch);
+std::string config_text(const InspectOptions& options, const OperatorReport& report, const std::string& origin) {
+  std::string text = fmt::format("Config on {}{}\n", report.arch, origin.empty() ? "" : ", " + origin);
   for (const Field& field : report.config.values.table()) {
     text += fmt::format("  {:<16} {:<10} {:<18} {}\n", field.name, report.config.values.text(field.name),
                         reason(options, field.name), field.meaning);
+  }
+  if (origin.empty()) {
+    text +=
+        "  This is the built-in Config for much work. With --dim and --tokens, the one that such a call gets here.\n";
   }
   return text;
 }
@@ -105,12 +126,13 @@ std::size_t search_space_size(const Spec& spec, const std::string& arch) {
   return search_space(spec, {arch, limits ? limits->shared_per_block : kLeastSinceSm80}).size();
 }
 
-std::string summary(const InspectOptions& options, const Spec& spec, const OperatorReport& report) {
+std::string summary(const InspectOptions& options, const Spec& spec, const OperatorReport& report,
+                    const std::string& origin) {
   std::string text = fmt::format("{}\n", name_of(spec.op));
   for (const Field& field : spec.values.table()) {
     text += fmt::format("  {:<16} {:<14} {}\n", field.name, spec.values.text(field.name), field.meaning);
   }
-  text += "\n" + config_text(options, report) + "\n";
+  text += "\n" + config_text(options, report, origin) + "\n";
   for (const KernelReport& kernel : report.kernels) text += kernel_text(kernel) + "\n";
   text += driver_text(report);
   text += fmt::format("search space: {} valid Configs on {}\n", search_space_size(spec, report.arch), report.arch);
@@ -129,7 +151,7 @@ void print_source(const InspectOptions& options, const Spec& spec) {
     const DriverSurvey survey = survey_driver();
     arch = survey.gpus.empty() ? "sm_90" : survey.gpus.front().arch;
   }
-  print_result(generate(spec, options.spec.config(spec, arch)).text);
+  print_result(generate(spec, inspected(options, spec, arch).config).text);
 }
 
 void run_inspect(const InspectOptions& options) {
@@ -146,7 +168,8 @@ void run_inspect(const InspectOptions& options) {
   if (options.sass && !disassembler) throw EnvironmentError(std::string(kNoDisassembler));
   const auto nvrtc = Nvrtc::shared();
   const std::string arch = options.arch.empty() ? default_arch(*nvrtc) : options.arch;
-  const OperatorReport report = report_operator(*nvrtc, spec, options.spec.config(spec, arch), arch);
+  const auto [config, origin] = inspected(options, spec, arch);
+  const OperatorReport report = report_operator(*nvrtc, spec, config, arch);
   const std::string sass = disassembler ? disassemble(*disassembler, report.compiled.cubin) : "";
   if (options.json) {
     nlohmann::ordered_json json = {{"operator", name_of(spec.op)}, {"spec", spec.values.text()}};
@@ -154,6 +177,7 @@ void run_inspect(const InspectOptions& options) {
     nlohmann::ordered_json why = nlohmann::ordered_json::object();
     for (const Field& field : report.config.values.table()) why[std::string(field.name)] = reason(options, field.name);
     json["config_why"] = why;
+    json["config_origin"] = origin.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(origin);
     json["search_space"] = search_space_size(spec, arch);
     json["nvrtc"] = nvrtc->version_text();
     if (options.source) json["source"] = report.source;
@@ -164,7 +188,7 @@ void run_inspect(const InspectOptions& options) {
   }
   if (options.ptx) print_result(report.compiled.ptx);
   if (options.sass) print_result(sass);
-  if (!options.ptx && !options.sass) print_result(summary(options, spec, report));
+  if (!options.ptx && !options.sass) print_result(summary(options, spec, report, origin));
 }
 
 }  // namespace
@@ -174,6 +198,7 @@ void register_inspect(CLI::App& app) {
   CLI::App* command = app.add_subcommand("inspect", "Shows what an operator's kernels are made of");
   options->spec.add_operator_and_spec(*command);
   options->spec.add_config(*command);
+  options->question.add_shape(*command);
   command->add_option("--arch", options->arch, "architecture to compile for (default: the GPU's, or sm_90)")
       ->type_name("ARCH")
       ->check(not_empty("an architecture such as sm_90"));

@@ -16,6 +16,7 @@
 #include "cli/output_file.hpp"
 #include "cli/plan_file.hpp"
 #include "cli/terminal.hpp"
+#include "packing/cutting.hpp"
 #include "packing/packing.hpp"
 #include "packing/ranks.hpp"
 #include "packing/statistics.hpp"
@@ -175,11 +176,31 @@ void check_ranks(const PackArguments& arguments) {
   }
 }
 
+/// A cut piece costs some microseconds, and nobody trains with documents in pieces as short: a slip of the keyboard is
+/// answered at once, not in minutes.
+void check_pieces(const std::vector<Document>& documents, const PackOptions& options) {
+  constexpr std::int64_t kShortestCut = 128;  // tokens
+  constexpr std::int64_t kMostShortPieces = 1'000'000;
+  const PackOptions checked = checked_options(options);
+  if (checked.cut >= kShortestCut) return;
+  std::int64_t pieces = 0;
+  for (const Document& document : documents) {
+    if (document.length <= checked.cut) continue;
+    pieces += document.length / checked.cut;
+    if (pieces <= kMostShortPieces) continue;
+    throw std::invalid_argument(fmt::format(
+        "pack: documents cut at {} tokens would make more than {} pieces; raise {} to {} or more, or pack "
+        "fewer documents",
+        checked.cut, grouped(kMostShortPieces), options.cut == 0 ? "--pack-length" : "--cut", kShortestCut));
+  }
+}
+
 void run_pack(const PackArguments& arguments) {
   const PackMethod& method = pack_method_named(arguments.method);
   check_ranks(arguments);
   std::vector<Document> documents = read_lengths_file(arguments.lengths);
   PackOptions options = arguments.options;
+  check_pieces(documents, options);
   std::vector<std::int64_t> order;
   if (arguments.epoch) {
     order = arrival_order(static_cast<std::int64_t>(documents.size()), options.seed, *arguments.epoch);

@@ -92,6 +92,17 @@ std::string text_of(const MambaShape& shape, const MemoryBudget& budget, const P
   return text;
 }
 
+std::string text_of_sample(const Advice& advice) {
+  if (!advice.is_sample_small()) return "";
+  const PackChoice& choice = advice.choices[advice.chosen];
+  return fmt::format(
+      "TOO FEW LENGTHS: {} documents with {} tokens, and a step holds {}. What follows is about these documents, not "
+      "about\n"
+      "a training set: give at least {} documents and {} steps of tokens, a random sample of yours.\n\n",
+      grouped(advice.documents), grouped(advice.tokens), grouped(choice.rows * choice.pack_length), kFewestDocuments,
+      kFewestSteps);
+}
+
 std::string text_of_choices(const Advice& advice) {
   std::string text =
       fmt::format("Pack length, these lengths packed by local-greedy:\n  {:>11} {:>6} {:>10} {:>14} {:>14} {:>14}\n",
@@ -201,6 +212,9 @@ Json json_of(const MambaShape& shape, const Advice& advice, const PlanArguments&
             {"logits_token_bytes", memory.logits_token},
             {"token_bytes", memory.token},
             {"tokens", memory.tokens}}},
+          {"documents", advice.documents},
+          {"tokens", advice.tokens},
+          {"sample_is_small", advice.is_sample_small()},
           {"choices", choices},
           {"pack_length", choice.pack_length},
           {"rows", choice.rows},
@@ -257,9 +271,9 @@ void run_plan(PlanArguments arguments, bool has_shape) {
     return;
   }
   const PackChoice& choice = advice.choices[advice.chosen];
-  print_result(text_of(shape, advice.parameters) + "\n" + text_of(shape, advice.memory, arguments) + "\n" +
-               text_of_choices(advice) + "\n" + text_of_batch(advice) + "\n" +
-               text_of_gain(shape, advice, arguments.memory.kept == Kept::all) +
+  print_result(text_of_sample(advice) + text_of(shape, advice.parameters) + "\n" +
+               text_of(shape, advice.memory, arguments) + "\n" + text_of_choices(advice) + "\n" +
+               text_of_batch(advice) + "\n" + text_of_gain(shape, advice, arguments.memory.kept == Kept::all) +
                fmt::format("\nBegin with: packjit pack --pack-length {} --rows-per-call {} --lengths {}\n",
                            choice.pack_length, choice.rows, arguments.lengths));
 }

@@ -129,7 +129,10 @@ Spec SpecOptions::spec() const {
 }
 
 Config SpecOptions::config(const Spec& spec, const std::string& arch) const {
-  Config config = builtin_config(spec, arch);
+  return config(spec, builtin_config(spec, arch));
+}
+
+Config SpecOptions::config(const Spec& spec, Config config) const {
   for (const std::string& text : settings_) {
     const Setting setting = split_setting(text);
     try {

@@ -25,6 +25,8 @@ class SpecOptions {
   [[nodiscard]] Spec spec() const;
   /// The built-in Config for the architecture ("sm_90", "host") with what --set changes, checked against the Spec.
   [[nodiscard]] Config config(const Spec& spec, const std::string& arch) const;
+  /// Another Config in place of the built-in one.
+  [[nodiscard]] Config config(const Spec& spec, Config config) const;
   /// Throws std::invalid_argument where OP, a flag or a --set that was given says something else than the key of a
   /// source file, whose Spec and Config these are.
   void require_agreement(const Spec& spec, const Config& config) const;

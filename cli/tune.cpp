@@ -40,6 +40,9 @@ struct Options {
   std::string lengths;
   std::string capture;
   TuningRunOptions run;
+  std::optional<double> most;  ///< seconds
+  std::int64_t seed = 1;       ///< signed, so that a negative one is seen
+  bool has_choices = false;    ///< d_state, conv_width or dtype was given
   std::string report;
   bool json = false;
 };
@@ -54,8 +57,11 @@ void check_options(const Options& options) {
   if (options.capture.empty() && options.dims.empty()) {
     throw std::invalid_argument("tune: --dim is missing: the channels of your model's layers, as in --dim 4096");
   }
-  if (!options.capture.empty() && (!options.dims.empty() || !options.ops.empty())) {
-    throw std::invalid_argument("tune: a capture says which operators and dims there were; leave OP and --dim out");
+  if (!options.capture.empty() && (!options.dims.empty() || !options.ops.empty() || options.has_choices)) {
+    throw std::invalid_argument(
+        "tune: a capture says which operators, dims and options there were; leave OP, --dim, --d-state, --conv-width "
+        "and "
+        "--dtype out");
   }
   if (options.lengths.empty() && (options.shape.rows || options.shape.pack_length || options.shape.method)) {
     throw std::invalid_argument(
@@ -71,6 +77,12 @@ void check_options(const Options& options) {
   }
   if (!(options.run.seconds > 0)) {  // nor a NaN
     throw std::invalid_argument(fmt::format("tune: --budget must be above 0 seconds, found {}", options.run.seconds));
+  }
+  if (options.most && !(*options.most > 0)) {
+    throw std::invalid_argument(fmt::format("tune: --most must be above 0 seconds, found {}", *options.most));
+  }
+  if (options.seed < 0) {
+    throw std::invalid_argument(fmt::format("tune: --seed must not be negative, found {}", options.seed));
   }
 }
 
@@ -159,6 +171,8 @@ void tune_command(Options options, const std::string& command) {
         survey.problem));
   }
   options.run.each.date = this_second();
+  options.run.each.seed = static_cast<std::uint64_t>(options.seed);
+  options.run.most_seconds = options.most.value_or(0);
   WorkerBench bench({.command = {"/proc/self/exe", kWorkerCommand}});
   DatabaseStore store(bench.gpu(), bench.nvrtc(), bench.driver());
 
@@ -235,14 +249,17 @@ void register_tune(CLI::App& app) {
       ->check(not_empty("a file"));
   command->add_option("--budget", run.seconds, "seconds for everything; the same command goes on from there")
       ->capture_default_str();
-  command->add_option("--most", run.most_seconds, "seconds for one target at most (its share of what is left)");
+  command->add_option("--most", options->most, "seconds for one target at most (its share of what is left)");
   command->add_flag("--exhaustive", run.each.exhaustive, "try the whole search space");
   command->add_flag("--again", run.again, "also what the database has for the present versions");
-  command->add_option("--seed", run.each.seed, "of the order of candidates")->capture_default_str();
+  command->add_option("--seed", options->seed, "of the order of candidates")->capture_default_str();
   command->add_option("--report", options->report, "folder for a page in Markdown and a picture of each target")
       ->check(not_empty("a folder"));
   command->add_flag("--json", options->json, "print JSON, with every candidate's time");
   command->callback([options, command] {
+    for (const char* name : {"--d-state", "--conv-width", "--dtype"}) {
+      options->has_choices = options->has_choices || command->get_option(name)->count() > 0;
+    }
     tune_command(*options, "packjit tune" + given_options(*command, {"--lengths", "--from-capture", "--report"}));
   });
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cmath>
 #include <stdexcept>
 #include <utility>
@@ -91,21 +92,34 @@ std::string why_not_pair(const Spec& spec, const Config& config) {
   return {};
 }
 
-/// YYYY-MM-DD or YYYY-MM-DDThh:mm:ssZ, by its digits.
+/// YYYY-MM-DD or YYYY-MM-DDThh:mm:ssZ, of a day and a time that there are.
 bool is_date(std::string_view text) {
   for (const std::string_view form : {"0000-00-00", "0000-00-00T00:00:00Z"}) {
     bool fits = text.size() == form.size();
     for (std::size_t i = 0; fits && i < form.size(); ++i) {
       fits = form[i] == '0' ? text[i] >= '0' && text[i] <= '9' : text[i] == form[i];
     }
-    if (fits) return true;
+    if (!fits) continue;
+    const auto number = [&](std::size_t at) {
+      return static_cast<unsigned>(text[at] - '0') * 10 + static_cast<unsigned>(text[at + 1] - '0');
+    };
+    const std::chrono::year_month_day day{std::chrono::year(static_cast<int>(100 * number(0) + number(2))),
+                                          std::chrono::month(number(5)), std::chrono::day(number(8))};
+    if (!day.ok()) return false;
+    return text.size() == 10 || (number(11) < 24 && number(14) < 60 && number(17) < 60);
   }
   return false;
 }
 
+/// Beyond these a measurement was none: no call of an operator takes as long, and no clock is as fast.
+constexpr double kLongestCall = 3.6e6;  // ms
+constexpr double kLargestShare = 100;   // of a limit; above 1 where the GPU's caches hold what is counted as traffic
+constexpr int kFastestClock = 100'000;  // MHz
+
 bool is_time(const TimeStatistics& time) {
   return std::isfinite(time.median_ms) && std::isfinite(time.low_ms) && std::isfinite(time.high_ms) &&
-         time.low_ms >= 0 && time.low_ms <= time.median_ms && time.median_ms <= time.high_ms;
+         time.low_ms >= 0 && time.low_ms <= time.median_ms && time.median_ms <= time.high_ms &&
+         time.high_ms <= kLongestCall;
 }
 
 }  // namespace
@@ -264,9 +278,16 @@ std::string why_unusable(const Entry& entry) {
                        text_of(bucket, entry.spec.op), text_of(entry.bucket, entry.spec.op));
   }
   if (!is_time(entry.time) || entry.time.median_ms <= 0 || !is_time(entry.built_in)) {
-    return "its times are none: expected 0 <= low_ms <= median_ms <= high_ms, and a median above 0";
+    return fmt::format("its times are none: expected 0 <= low_ms <= median_ms <= high_ms <= {}, and a median above 0",
+                       kLongestCall);
   }
-  if (!std::isfinite(entry.limit_share) || entry.limit_share < 0) return "limit_share is no number of 0 or more";
+  if (!(entry.limit_share >= 0 && entry.limit_share <= kLargestShare)) {
+    return fmt::format("limit_share is {}, expected 0 to {}", entry.limit_share, kLargestShare);
+  }
+  if (entry.lowest_mhz > entry.highest_mhz || entry.highest_mhz > kFastestClock) {
+    return fmt::format("its clocks are none: expected lowest_mhz <= highest_mhz <= {}, found {} and {}", kFastestClock,
+                       entry.lowest_mhz, entry.highest_mhz);
+  }
   if (!is_date(entry.date)) {
     return fmt::format("date is '{}', expected YYYY-MM-DD or YYYY-MM-DDThh:mm:ssZ", entry.date);
   }

@@ -77,6 +77,7 @@ class LocalGreedyStream::State {
     std::vector<Candidate> candidates = std::move(set_aside_);
     set_aside_.clear();
     candidates.insert(candidates.end(), window_.begin(), window_.end());
+    for (const Candidate& candidate : window_) arrived_tokens_ += candidate.left;
     window_.clear();
     rows_worth_opening_ = is_last ? std::numeric_limits<std::int64_t>::max() : opened_ + rows_filled_by(candidates);
     index_open_rows();
@@ -162,16 +163,19 @@ class LocalGreedyStream::State {
     return std::move(open_.extract(wanted).value());
   }
 
-  /// Keeps the rows with the most room open and hands the others on. A row is kept once only: where no short documents
-  /// come, it would stay for ever, and its documents with it.
+  /// Keeps the rows with the most room open and hands the others on. A row is kept for one window only, or for as many
+  /// as hold the tokens of a row: where no short documents come, it would stay for ever, and its documents with it.
   void seal_all_but(std::size_t kept) {
-    for (auto row = open_.begin(); row != open_.end();) {
-      const auto next = std::next(row);
-      if (row->number <= opened_before_window_) sealed_.push_back(std::move(open_.extract(row).value().row));
-      row = next;
+    if (arrived_tokens_ >= options_.pack_length) {
+      for (auto row = open_.begin(); row != open_.end();) {
+        const auto next = std::next(row);
+        if (row->number <= opened_before_) sealed_.push_back(std::move(open_.extract(row).value().row));
+        row = next;
+      }
+      opened_before_ = opened_;
+      arrived_tokens_ = 0;
     }
     while (open_.size() > kept) sealed_.push_back(std::move(open_.extract(open_.begin()).value().row));
-    opened_before_window_ = opened_;
 
     for (Row& row : leaving_order(hold_back(), random_)) scheduler_.add(std::move(row));
   }
@@ -216,7 +220,8 @@ class LocalGreedyStream::State {
   std::int64_t rows_worth_opening_ = 0;  ///< number of the last one
   std::vector<Row> sealed_;              ///< in this window, or held back
   std::int64_t opened_ = 0;              ///< rows so far
-  std::int64_t opened_before_window_ = 0;
+  std::int64_t opened_before_ = 0;       ///< rows, when old ones were last sealed
+  std::int64_t arrived_tokens_ = 0;      ///< since then
   CallScheduler scheduler_;
 };
 

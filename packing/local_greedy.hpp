@@ -10,7 +10,8 @@ namespace packjit {
 
 /// Local greedy for documents that come one by one: calls leave as soon as their rows are sealed. Packs as
 /// plan_local_greedy does, to the same calls. What it holds is bounded by the window, whatever the number of documents:
-/// at most two windows of documents, their rows, the open rows, and the rows that those continue.
+/// at most two windows of documents, or as many as hold the tokens of two rows, their rows, the open rows, and the rows
+/// that those continue.
 ///
 /// Not for several threads at once. After an exception the object can only be destroyed.
 class LocalGreedyStream {

@@ -74,9 +74,10 @@ struct PackPlan {
 
 /// Sorts `window` documents by length, longest first, and puts each into the row it fills best; a piece that others
 /// follow goes into the first row that takes it, so that those have rows to follow into. At the end of a window the
-/// rows with the most room, `open_packs` at most, stay open for the next one (once); the others are sealed and leave in
-/// an order drawn from `seed`, so that long documents do not always come first. Where the rest of a document would
-/// leave rows nearly empty it waits for the documents of the next window; `window` documents at most wait.
+/// rows with the most room, `open_packs` at most, stay open for the next one (once, or for as many windows as hold the
+/// tokens of a row); the others are sealed and leave in an order drawn from `seed`, so that long documents do not
+/// always come first. Where the rest of a document would leave rows nearly empty it waits for the documents of the next
+/// window; `window` documents at most wait.
 [[nodiscard]] PackPlan plan_local_greedy(std::span<const Document> documents, const PackOptions& options);
 
 /// All documents, longest first, each into the first row that takes it; the rows in an order drawn from `seed`.

@@ -213,6 +213,10 @@ double operator_seconds(const MambaShape& shape, double tokens, bool is_stored) 
   return static_cast<double>(shape.layers) * channels * ms / 1e3;
 }
 
+bool Advice::is_sample_small() const {
+  return documents < kFewestDocuments || tokens < kFewestSteps * choices[chosen].rows * choices[chosen].pack_length;
+}
+
 double Advice::square_root_scale() const { return std::sqrt(batch_ratio); }
 
 Advice advise(const MambaShape& shape, const MemoryOptions& memory, std::span<const Document> documents,
@@ -221,6 +225,16 @@ Advice advise(const MambaShape& shape, const MemoryOptions& memory, std::span<co
   advice.parameters = parameters_of(shape);
   advice.memory = memory_budget(shape, memory);
   const MemoryBudget& budget = advice.memory;
+  if (budget.left <= 0) {
+    throw std::invalid_argument(
+        "plan: the model alone does not fit, whatever the batch: of " + gigabytes(budget.gpu) + ", " +
+        gigabytes(budget.reserve) + " are in reserve" +
+        (budget.logits > 0 ? ", " + gigabytes(budget.logits) + " go to the logits of --logits-tokens" : "") + ", and " +
+        gigabytes(budget.model) + " go to weights, gradients and optimizer, " +
+        std::to_string(budget.bytes_per_parameter) +
+        " bytes a parameter; divide these over GPUs, choose an optimizer that keeps less (--optimizer), or a smaller "
+        "model");
+  }
   if (budget.tokens < kShortestPackLength) {
     throw std::invalid_argument(
         "plan: a row of " + std::to_string(kShortestPackLength) + " tokens does not fit: of " + gigabytes(budget.gpu) +
@@ -231,7 +245,11 @@ Advice advise(const MambaShape& shape, const MemoryOptions& memory, std::span<co
         "logits (--logits-tokens)");
   }
   std::int64_t longest = 0;
-  for (const Document& document : documents) longest = std::max(longest, document.length);
+  advice.documents = static_cast<std::int64_t>(documents.size());
+  for (const Document& document : documents) {
+    longest = std::max(longest, document.length);
+    advice.tokens += document.length;
+  }
   for (std::int64_t length = kShortestPackLength; length <= budget.tokens; length *= 2) {
     advice.choices.push_back(pack_choice(documents, length, budget.tokens));
     if (length >= longest) break;

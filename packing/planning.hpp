@@ -123,8 +123,12 @@ struct CostTable {
 /// through the measured points, in proportion to d_inner, the scan also to d_state.
 [[nodiscard]] double operator_seconds(const MambaShape& shape, double tokens, bool is_stored);
 
+/// Fewer lengths than these say little about a training set: documents, and steps that they fill.
+inline constexpr std::int64_t kFewestDocuments = 100, kFewestSteps = 10;
+
 /// The proposal, with what it is compared to.
 struct Advice {
+  std::int64_t documents = 0, tokens = 0;  ///< of the lengths
   ParameterCount parameters;
   MemoryBudget memory;
   std::vector<PackChoice> choices;  ///< powers of two from 512 to what fits
@@ -136,6 +140,8 @@ struct Advice {
   double operator_ms = 0;                ///< of a packed step
   double operator_us_per_token = 0;      ///< of a real token, packed
   double padded_us_per_token = 0;        ///< the same kernels on the padded batch
+  /// Fill rates and sequences are then those of these few documents, and the last row, mostly empty, counts much.
+  [[nodiscard]] bool is_sample_small() const;
   [[nodiscard]] double linear_scale() const { return batch_ratio; }
   [[nodiscard]] double square_root_scale() const;
   [[nodiscard]] double operator_speedup() const { return padded_us_per_token / operator_us_per_token; }

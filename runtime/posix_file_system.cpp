@@ -1,11 +1,13 @@
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <ctime>
 #include <utility>
 
@@ -16,6 +18,27 @@ namespace {
 
 std::error_code last_error() { return {errno, std::generic_category()}; }
 std::error_code error_unless(bool done) { return done ? std::error_code() : last_error(); }
+
+/// write(), for which the limit of a file's size is an error and not the signal SIGXFSZ: that would end the
+/// application, which may not even know that something is written. The kernel sends it to the thread that writes.
+ssize_t write_some(int file, const void* bytes, std::size_t count) {
+  sigset_t limit{}, before{}, pending{};
+  sigemptyset(&limit);
+  sigaddset(&limit, SIGXFSZ);
+  sigpending(&pending);
+  const bool was_pending = sigismember(&pending, SIGXFSZ) == 1;
+  pthread_sigmask(SIG_BLOCK, &limit, &before);
+  const ssize_t written = ::write(file, bytes, count);
+  const int error = errno;
+  if (written < 0 && error == EFBIG && !was_pending) {
+    const timespec at_once{};
+    while (sigtimedwait(&limit, nullptr, &at_once) < 0 && errno == EINTR) {
+    }
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  errno = error;
+  return written;
+}
 
 class Descriptor {
  public:
@@ -52,7 +75,7 @@ class PosixNewFile final : public NewFile {
 
   std::error_code write(std::string_view bytes) override {
     while (!bytes.empty()) {
-      const ssize_t written = ::write(descriptor_.number(), bytes.data(), bytes.size());
+      const ssize_t written = write_some(descriptor_.number(), bytes.data(), bytes.size());
       if (written < 0 && errno == EINTR) continue;
       if (written < 0) return last_error();
       bytes.remove_prefix(static_cast<std::size_t>(written));
@@ -164,7 +187,7 @@ class PosixFolder final : public Folder {
       if (!S_ISREG(held.st_mode)) return std::make_error_code(std::errc::invalid_argument);
       ssize_t written = -1;
       do {
-        written = ::write(file.number(), bytes.data(), bytes.size());
+        written = write_some(file.number(), bytes.data(), bytes.size());
       } while (written < 0 && errno == EINTR);
       if (written < 0) return last_error();
       // The rest would land behind what others have added since.

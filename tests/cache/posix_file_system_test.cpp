@@ -1,7 +1,11 @@
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <stdexcept>
@@ -32,6 +36,33 @@ class PosixFolder : public testing::Test {
   std::filesystem::path path;
   std::unique_ptr<Folder> folder;
 };
+
+/// In a child, whose files may have 8 bytes: 0 where the limit was an error, twice, and left no signal behind.
+int write_beyond_the_limit(Folder& folder) {
+  const rlimit limit{8, 8};
+  if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return 1;
+  if (folder.append("log", "12345678")) return 2;
+  if (folder.append("log", "9") != std::errc::file_too_large) return 3;
+  std::unique_ptr<NewFile> file;
+  if (folder.create("new", file)) return 4;
+  if (file->write("123456789") != std::errc::file_too_large) return 5;
+  sigset_t pending{};
+  sigpending(&pending);
+  if (sigismember(&pending, SIGXFSZ) != 0) return 6;
+  sigset_t blocked{};
+  sigprocmask(SIG_BLOCK, nullptr, &blocked);
+  return sigismember(&blocked, SIGXFSZ) == 0 ? 0 : 7;
+}
+
+TEST_F(PosixFolder, TheLimitOfAFilesSizeDoesNotEndTheApplication) {
+  const pid_t child = fork();
+  if (child == 0) _exit(write_beyond_the_limit(*folder));
+  ASSERT_GT(child, 0);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status)) << "ended by signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
 
 TEST_F(PosixFolder, WritesReadsRenamesAndRemoves) {
   std::unique_ptr<NewFile> file;

@@ -93,4 +93,28 @@ TEST(ExitStatus, TuningForNoShapeInParticularIsBadUsage) {
   }
 }
 
+TEST(ExitStatus, TuneRefusesWhatItWouldPassOver) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"tune --dim 64 --most 0", "--most must be above 0 seconds, found 0"},
+      {"tune --dim 64 --most -5", "--most must be above 0 seconds, found -5"},
+      {"tune --dim 64 --seed -1", "--seed must not be negative, found -1"},
+      {"tune --from-capture shapes --dtype fp32", "leave OP, --dim, --d-state, --conv-width and --dtype out"},
+      {"tune --from-capture shapes --d-state 8", "leave OP, --dim, --d-state, --conv-width and --dtype out"}};
+  for (const auto& [arguments, said] : cases) {
+    const Outcome outcome = packjit(std::string(arguments) + " 2>&1");
+    EXPECT_EQ(outcome.status, 2) << arguments;
+    EXPECT_NE(outcome.text.find(said), std::string::npos) << outcome.text;
+  }
+}
+
+TEST(ExitStatus, VerifyCutNeedsADocumentThatIsLonger) {
+  const Outcome outcome = packjit("verify --device host --lengths '" PACKJIT_ROOT
+                                  "/tests/cli/documents_to_cut.jsonl' --pack-length 512 --cut 354 2>&1");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_EQ(
+      outcome.text,
+      "packjit: packjit verify: no document is longer than --cut 354: the longest, in line 2, has 354 tokens; give a "
+      "smaller --cut\n");
+}
+
 }  // namespace

@@ -232,6 +232,22 @@ TEST(Inspect, ShowsResourcesConfigAndWhy) {
   EXPECT_FALSE(json.contains("source"));
 }
 
+TEST(Inspect, ShowsTheConfigThatAShapeGetsAsExplainDoes) {
+  const std::string shape = "ssm_pack_fwd --arch sm_90 --dim 64 --tokens 20000 --sequences 1 --longest 20000";
+  const auto explained = json_of("explain " + shape + " --json");
+  const auto inspected = json_of("inspect " + shape + " --json");
+  EXPECT_EQ(inspected["config"], explained["config"]);
+  EXPECT_EQ(inspected["config_origin"],
+            explained["outcome"].get<std::string>() + ": " + explained["origin"].get<std::string>());
+  EXPECT_EQ(inspected["config_why"]["block"], "looked up");
+  // The built-in one for much work has no segments; one long sequence alone gets them.
+  EXPECT_EQ(inspected["config"]["segments"], "on");
+  const auto built_in = json_of("inspect ssm_pack_fwd --arch sm_90 --json");
+  EXPECT_EQ(built_in["config"]["segments"], "off");
+  EXPECT_TRUE(built_in["config_origin"].is_null());
+  expect_error("inspect " + shape + " --set tile_tokens=0", 2, "tile_tokens");
+}
+
 TEST(Inspect, CountsTheConfigsToChooseFrom) {
   const std::string text = packjit("inspect conv1d_pack_fwd --arch sm_90").text;
   EXPECT_NE(text.find("search space: 480 valid Configs on sm_90\n"), std::string::npos) << text;

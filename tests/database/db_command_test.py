@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -107,9 +108,82 @@ class Db(Command):
                                                              document["entries"].pop(1)))
         found = self.json_of("db", "diff", GOLDEN, other)
         self.assertEqual({key: len(value) for key, value in found.items()},
-                         {"only_a": 1, "only_b": 0, "changed": 1, "failed_only_a": 0, "failed_only_b": 0})
+                         {"only_a": 1, "only_b": 0, "changed": 1, "failed_only_a": 0, "failed_only_b": 0,
+                          "unusable_a": 0, "unusable_b": 0})
         self.assertEqual(found["changed"][0]["b"]["time"]["median_ms"], 0.2)
         self.assertIn("1 changed", self.run_packjit("db", "diff", GOLDEN, other))
+
+    def test_diff_of_two_gpu_models_is_refused(self):
+        another = self.changed("gpu.json", lambda document: document["gpu"].update(multiprocessors=114))
+        self.assertIn("what was measured on two GPU models differs anyway",
+                      self.run_packjit("db", "diff", GOLDEN, another, status=2))
+
+    def test_diff_says_what_is_there_and_not_used(self):
+        bad = self.changed("bad.json", lambda document: document["entries"][0]["config"].update(block=33))
+        found = self.json_of("db", "diff", GOLDEN, bad)
+        self.assertEqual((len(found["only_a"]), len(found["unusable_a"]), len(found["unusable_b"])), (1, 0, 1))
+        self.assertIn(f"? not used in {bad}: entry \"conv1d_pack_fwd\" {{", self.run_packjit("db", "diff", GOLDEN, bad))
+
+    def test_prune_of_two_files_reads_both_before_it_writes_one(self):
+        bad = self.changed("bad.json", lambda document: document["entries"][0]["config"].update(block=33))
+        before = bad.read_bytes()
+        damaged = self.path / "damaged.json"
+        damaged.write_bytes(GOLDEN.read_bytes()[:-5])
+        for second in (damaged, self.path / "none.json"):
+            self.run_packjit("db", "prune", bad, second, status=2)
+            self.assertEqual(bad.read_bytes(), before)
+
+    def current(self, name, **changes):
+        """The golden document with its first entry as if it had been tuned with the sources of this packjit."""
+        listed = self.json_of("db", "prune", self.changed("digests.json", lambda document: None))["removed"]
+        digest = re.search(r"now ([0-9a-f]+)\)", listed[0]).group(1)
+        return self.changed(name, lambda document: (document["entries"].pop(1),
+                                                    document["entries"][0].update(source_digest=digest, **changes)))
+
+    def test_an_outdated_entry_does_not_replace_a_current_one(self):
+        """Of the same date, or a later one, and faster."""
+        def faster(date):
+            return lambda document: (document["entries"].pop(1), document["entries"][0].update(date=date),
+                                     document["entries"][0]["time"].update(low_ms=0.001, median_ms=0.001))
+        current = self.current("current.json", date="2026-03-15")
+        for number, date in enumerate(("2026-03-15", "2026-04-01")):
+            outdated = self.changed(f"outdated{number}.json", faster(date))
+            for order in ((current, outdated), (outdated, current)):
+                out = self.path / "all.json"
+                self.run_packjit("db", "merge", *order, "-o", out)
+                expected = json.loads(current.read_text())["entries"][0]["source_digest"]
+                merged = json.loads(out.read_text())["entries"]
+                self.assertEqual([entry["source_digest"] for entry in merged], [expected])
+                with tempfile.TemporaryDirectory() as user:
+                    for path in order:
+                        self.run_packjit("db", "merge", path, database=user)
+                    databases = self.json_of("db", "show", database=user)["databases"]
+                    entries = [entry for database in databases if "shipped" not in database["origin"]
+                               for entry in database["document"]["entries"]]
+                    self.assertEqual([entry["source_digest"] for entry in entries], [expected])
+
+    def test_check_names_the_entry(self):
+        bad = self.changed("bad.json", lambda document: document["entries"][0]["config"].update(block=33))
+        message = self.run_packjit("db", "check", bad, status=4)
+        self.assertRegex(message,
+                         r'bad\.json: entry "conv1d_pack_fwd" \{"dim":\d+,.*\} "2026-[^"]*": impossible config')
+
+    def test_check_refuses_dates_and_measurements_that_there_are_not(self):
+        for change, said in (({"date": "2026-13-01"}, "date is '2026-13-01'"), ({"date": "2026-02-30"}, "date is"),
+                             ({"date": "2026-03-15T24:00:00Z"}, "date is"), ({"limit_share": 1e6}, "limit_share is"),
+                             ({"lowest_mhz": 2000, "highest_mhz": 1000}, "its clocks are none"),
+                             ({"highest_mhz": 1_000_000_000}, "its clocks are none"),
+                             ({"time": {"median_ms": 1e9, "low_ms": 1, "high_ms": 1e9, "rounds": 3}},
+                              "its times are none")):
+            bad = self.changed("bad.json", lambda document, change=change: document["entries"][0].update(change))
+            self.assertIn(said, self.run_packjit("db", "check", bad, status=4))
+
+    def test_check_finds_the_document_of_another_gpu_model(self):
+        self.run_packjit("db", "merge", GOLDEN)
+        document = next((self.path / "user").glob("*.json"))
+        document.rename(document.with_name("sm_90_114sm_00000000.json"))
+        self.assertIn(f"whose file is {document.name}, so its entries are never used",
+                      self.run_packjit("db", "check", status=4))
 
     def test_check(self):
         self.assertIn("0 records that are not used", self.run_packjit("db", "check", GOLDEN))
@@ -140,6 +214,23 @@ class Db(Command):
         self.assertEqual([name[:12] for name in found["names"]], ["sm_90_132sm_"])
         self.assertIn("1 tuning databases", self.run_packjit("doctor"))
         self.assertEqual(self.json_of("doctor", database="off")["databases"]["problem"], "PACKJIT_DATABASE_DIR is off")
+
+    def test_doctor_lists_what_is_unusable_as_missing(self):
+        place = self.path / "file"
+        place.write_text("x")
+        self.assertIn("- tuned Configs of this user are not used: ", self.run_packjit("doctor", database=place))
+        self.assertNotIn("- tuned Configs", self.run_packjit("doctor", database="off"))
+        for capture, said in ((self.path, "it is a folder"), (self.path / "none" / "file", "No such file or directory"),
+                              ("/dev/null", "it is no regular file")):
+            os.environ["PACKJIT_CAPTURE"] = str(capture)
+            try:
+                self.assertIn(f"shapes will not be recorded: {said}", self.run_packjit("doctor"))
+                self.assertIn(said, self.json_of("doctor")["capture"]["problem"])
+                os.environ["PACKJIT_CAPTURE"] = str(self.path / "shapes.jsonl")
+                self.assertIsNone(self.json_of("doctor")["capture"]["problem"])
+                self.assertFalse((self.path / "shapes.jsonl").exists())
+            finally:
+                del os.environ["PACKJIT_CAPTURE"]
 
     def test_prune_of_a_file(self):
         bad = self.changed("bad.json", lambda document: document["entries"][0]["config"].update(block=33))
@@ -181,6 +272,14 @@ class Explain(Command):
                       self.run_packjit("explain", "ssm_pack_fwd", "--tokens", "40", "--longest", "50", "--arch", "sm_90",
                                        status=2))
         self.run_packjit("explain", "ssm_pack_fwd", "--tokens", "0", status=2)
+        forty = ("explain", "ssm_pack_fwd", "--arch", "sm_90", "--tokens", "40")
+        self.assertIn("--sequences 3: so many of at most 10 tokens (--longest) are fewer than --tokens 40; give at "
+                      "least 4", self.run_packjit(*forty, "--sequences", "3", "--longest", "10", status=2))
+        self.assertIn("--longest 38: beside it the other 3 sequences have at least a token each",
+                      self.run_packjit(*forty, "--sequences", "4", "--longest", "38", status=2))
+        another = self.changed("gpu.json", lambda document: document["gpu"].update(multiprocessors=114))
+        self.assertIn("two GPU models: which one is asked about?",
+                      self.run_packjit("explain", *self.shape, "--database", GOLDEN, "--database", another, status=2))
         message = self.run_packjit("explain", "ssm_pack_fwd", "--gpu", "99", status=3)
         self.assertIn("there is no GPU with number 99 here", message)
         self.assertIn("--arch sm_90", message)

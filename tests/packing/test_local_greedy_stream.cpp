@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 #include <stdexcept>
+#include <string>
 
 #include "cli/lengths_file.hpp"
 #include "tests/packing/plan_text.hpp"
@@ -62,6 +63,45 @@ TEST(LocalGreedyStream, WhatIsHeldDoesNotGrowWithTheStream) {
   EXPECT_GE(rows, 5 * 1588u - 4);
   EXPECT_LT(most, std::int64_t{64} * 35363);
   EXPECT_GT(most, 64 * 735);
+}
+
+// A window of 256 of these documents holds 188,000 tokens: fewer than a row.
+TEST(LocalGreedyStream, RowsLongerThanAWindowAreFilledFromSeveral) {
+  const std::vector<Document> given = read_lengths_file(PACKJIT_BENCH_DATA "/mixed_lengths.txt");
+  std::int64_t tokens = 0;
+  for (const Document& document : given) tokens += document.length;
+  ASSERT_EQ(tokens, 6'503'676);
+  for (const std::int64_t pack_length : {std::int64_t{262144}, std::int64_t{1048576}}) {
+    const std::int64_t fewest = (tokens + pack_length - 1) / pack_length;  // 25 and 7
+    PackOptions chosen = options(pack_length);
+    std::int64_t rows = 0;
+    std::int64_t most = 0;
+    LocalGreedyStream stream(chosen);
+    for (const Document& document : given) {
+      rows += static_cast<std::int64_t>(stream.add(document).size());
+      most = std::max(most, stream.tokens_held());
+    }
+    rows += static_cast<std::int64_t>(stream.finish().size());
+    EXPECT_EQ(rows, fewest) << pack_length;
+    EXPECT_LE(most, (chosen.open_packs + 2) * pack_length) << pack_length;
+  }
+}
+
+TEST(LocalGreedyStream, ARowThatNothingFitsIntoLeavesAfterTheTokensOfTwoRows) {
+  PackOptions chosen = options(100);
+  chosen.window = 1;
+  chosen.open_packs = 4;
+  LocalGreedyStream stream(chosen);
+  (void)stream.add({40, {}});
+  PackPlan left;
+  int added = 0;
+  while (left.calls.empty() && added < 20) {
+    left.calls = stream.add({61, {}});
+    ++added;
+  }
+  // The row of 40 with the first of 61 would be 101. It is old once 100 tokens have come, and leaves with 100 more.
+  EXPECT_EQ(added, 4);
+  EXPECT_NE(text(left).find("0@0+40"), std::string::npos) << text(left);
 }
 
 // The checksum was computed over the plan that the program wrote before there were streams.

@@ -56,6 +56,19 @@ TEST_F(PackCommand, JsonHasTheFillRate) {
   EXPECT_EQ(errors_, "");
 }
 
+TEST_F(PackCommand, MillionsOfTinyPiecesAreRefusedAtOnce) {
+  write("lengths", "500000\n600000\n");
+  ASSERT_EQ(pack("--lengths '" + path("lengths") + "' --pack-length 1"), 2);
+  EXPECT_EQ(
+      errors_,
+      "packjit: pack: documents cut at 1 tokens would make more than 1,000,000 pieces; raise --pack-length to 128 "
+      "or more, or pack fewer documents\n");
+  ASSERT_EQ(pack("--lengths '" + path("lengths") + "' --pack-length 4096 --cut 1"), 2);
+  EXPECT_NE(errors_.find("raise --cut to 128 or more"), std::string::npos) << errors_;
+  EXPECT_EQ(pack("--lengths '" + path("lengths") + "' --pack-length 128"), 0) << errors_;
+  EXPECT_EQ(pack("--lengths '" + path("lengths") + "' --pack-length 64"), 0) << errors_;
+}
+
 TEST_F(PackCommand, CompareRunsEveryMethod) {
   write("lengths", "6\n7\n3\n4\n");
   ASSERT_EQ(pack("--lengths '" + path("lengths") + "' --pack-length 10 --compare --json"), 0) << errors_;

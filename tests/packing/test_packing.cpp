@@ -79,12 +79,16 @@ TEST(LocalGreedy, CarriesTheRowsWithTheMostRoomIntoTheNextWindow) {
             (std::vector<std::string>{"0@0+6", "1@0+5 3@0+5", "2@0+4"}));
 }
 
+// A window is less than a row here: rows stay until 10 tokens have come, and 10 more.
 TEST(LocalGreedy, CarriesARowOnlyOnce) {
   PackOptions chosen = options(10);
   chosen.window = 1;
   chosen.open_packs = 5;
-  EXPECT_EQ(rows_of(plan_local_greedy(documents({9, 9, 1}), chosen)),
-            (std::vector<std::string>{"0@0+9", "1@0+9 2@0+1"}));
+  EXPECT_EQ(rows_of(plan_local_greedy(documents({9, 9, 9, 9, 1}), chosen)),
+            (std::vector<std::string>{"0@0+9", "1@0+9", "2@0+9 4@0+1", "3@0+9"}));
+  chosen.window = 2;
+  EXPECT_EQ(rows_of(plan_local_greedy(documents({9, 9, 9, 9, 1}), chosen)),
+            (std::vector<std::string>{"0@0+9", "1@0+9", "2@0+9 4@0+1", "3@0+9"}));
 }
 
 TEST(LocalGreedy, SameSeedSamePlanOtherSeedOtherOrder) {

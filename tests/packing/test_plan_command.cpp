@@ -62,6 +62,18 @@ TEST_F(PlanCommand, TextShowsEachStep) {
   }
 }
 
+TEST_F(PlanCommand, AHandfulOfLengthsIsCalledTooFew) {
+  ASSERT_EQ(plan("--gpu-memory 80 --model 1.4b"), 0) << errors_;
+  EXPECT_EQ(output_.find("TOO FEW LENGTHS: 2 documents with 2,048 tokens, and a step holds 15,360."), 0U) << output_;
+  ASSERT_EQ(plan("--gpu-memory 80 --model 1.4b --json"), 0) << errors_;
+  EXPECT_EQ(nlohmann::json::parse(output_)["sample_is_small"], true);
+  std::ofstream lengths(folder_ / "lengths");
+  for (int i = 0; i < 150; ++i) lengths << "1024\n";
+  lengths.close();
+  ASSERT_EQ(plan("--gpu-memory 80 --model 1.4b"), 0) << errors_;
+  EXPECT_EQ(output_.find("Parameters of a Mamba"), 0U) << output_;
+}
+
 TEST_F(PlanCommand, BadInputIsStatus2) {
   for (const char* arguments :
        {"--gpu-memory 80", "--model 1.4b", "--gpu-memory 0 --model 1.4b", "--gpu-memory -1 --model 1.4b",

@@ -189,12 +189,36 @@ std::string refusal(const std::string& model, const MemoryOptions& options) {
   return "accepted";
 }
 
-TEST(Advice, SaysWhatDoesNotFitAndWhatIsUnknown) {
+// 2,768,345,600 parameters of 16 bytes are 44.3 GB: nothing that is kept for tokens would help.
+TEST(Advice, AModelThatDoesNotFitAloneIsSaidSo) {
   MemoryOptions options;
   options.gpu_gigabytes = 40;
+  EXPECT_EQ(refusal("2.8b", options),
+            "plan: the model alone does not fit, whatever the batch: of 40.0 GB, 4.0 GB are in reserve, and 44.3 GB go "
+            "to weights, gradients and optimizer, 16 bytes a parameter; divide these over GPUs, choose an optimizer "
+            "that keeps less (--optimizer), or a smaller model");
+}
+
+TEST(Advice, AFewLengthsAreNoSample) {
+  MemoryOptions options;
+  options.gpu_gigabytes = 80;
+  const auto is_small = [&](std::size_t count, std::int64_t length) {
+    return advise(mamba_shape_named("1.4b"), options, std::vector<Document>(count, Document{length, {}}), {})
+        .is_sample_small();
+  };
+  // 16,311 tokens fit: 15 rows of 1,024 in a step, 153,600 in ten.
+  EXPECT_TRUE(is_small(3, 1024));
+  EXPECT_TRUE(is_small(99, 2048));
+  EXPECT_TRUE(is_small(149, 1024));
+  EXPECT_FALSE(is_small(150, 1024));
+}
+
+TEST(Advice, SaysWhatDoesNotFitAndWhatIsUnknown) {
+  MemoryOptions options;
+  options.gpu_gigabytes = 50;
   EXPECT_EQ(
       refusal("2.8b", options).substr(0, 122),
-      "plan: a row of 512 tokens does not fit: of 40.0 GB, 4.0 GB are in reserve, 44.3 GB go to weights, gradients "
+      "plan: a row of 512 tokens does not fit: of 50.0 GB, 5.0 GB are in reserve, 44.3 GB go to weights, gradients "
       "and optimizer,");
   EXPECT_EQ(
       refusal("9b", options),
