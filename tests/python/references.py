@@ -35,19 +35,25 @@ def conv1d(x, weight, bias, positions, activation, initial_states=None):
 
 
 def ssm(u, delta, A, B, C, D, z, delta_bias, positions, softplus, initial_states=None):
-    """(out, final states), token by token. B, C: (batch, seqlen, groups, d_state)."""
-    repeat = u.shape[2] // B.shape[2]
-    B, C = B.repeat_interleave(repeat, 2), C.repeat_interleave(repeat, 2)
+    """(out, final states), token by token. B, C: (batch, seqlen, groups, d_state) or (dim,
+    d_state); complex where A is."""
+    def of_tokens(tensor):  # (batch, seqlen, dim, d_state)
+        if tensor.dim() == 2:
+            return tensor.expand(*u.shape[:2], *tensor.shape)
+        return tensor.repeat_interleave(u.shape[2] // tensor.shape[2], 2)
+
+    B, C = of_tokens(B), of_tokens(C)
     dt = delta if delta_bias is None else delta + delta_bias
     dt = torch.nn.functional.softplus(dt) if softplus else dt
     out = [[u.new_zeros(u.shape[2])] * u.shape[1] for _ in range(u.shape[0])]
     states = []
     for slot, (row, first, end) in enumerate(sequences_of(positions)):
-        h = u.new_zeros(A.shape) if initial_states is None else initial_states[slot]
+        h = torch.zeros_like(A) if initial_states is None else initial_states[slot]
         for token in range(first, end):
             step = dt[row, token, :, None]
             h = torch.exp(step * A) * h + step * B[row, token] * u[row, token, :, None]
-            y = (C[row, token] * h).sum(1) + (0 if D is None else D * u[row, token])
+            y = (C[row, token] * h).sum(1)
+            y = (2 * y.real if A.is_complex() else y) + (0 if D is None else D * u[row, token])
             out[row][token] = y if z is None else y * torch.nn.functional.silu(z[row, token])
         states.append(h)
     return torch.stack([torch.stack(line) for line in out]), torch.stack(states)
@@ -58,9 +64,12 @@ BOUNDS = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 4e-3}
 
 def assert_close(found, expected, what, dtype=None, bound=None):
     """Error relative in the L2 norm within docs/design.md's bound for the dtype; absolute where the reference is 0."""
-    bound = BOUNDS[dtype or found.dtype] if bound is None else bound
-    difference = (found.detach().double().cpu() - expected.detach().double().cpu()).norm().item()
-    norm = expected.detach().double().norm().item()
+    dtype = {torch.complex64: torch.float32}.get(dtype or found.dtype, dtype or found.dtype)
+    bound = BOUNDS[dtype] if bound is None else bound
+    found, expected = [tensor.detach().cpu().to(torch.complex128 if tensor.is_complex() else torch.float64)
+                       for tensor in (found, expected)]
+    difference = (found - expected).norm().item()
+    norm = expected.norm().item()
     error = difference / norm if norm > 0 else difference
     assert found.shape == expected.shape, f"{what}: {tuple(found.shape)}, expected {tuple(expected.shape)}"
     assert error <= bound, f"{what}: error {error:.2e}, bound {bound:.0e}"

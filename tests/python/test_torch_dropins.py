@@ -112,6 +112,76 @@ def boundary_forms(device):
             "seq_map": pt.SequenceMap.from_position_indices(PACKED.to(device))}
 
 
+def complex_random(*shape, seed, device, scale=1.0):
+    return torch.view_as_complex(random(*shape, 2, seed=seed, scale=scale)).to(device)
+
+
+CONSTANTS = [(True, True), (True, False), (False, True), (False, False)]
+
+
+def check_constants_and_complex(device, dtype, constant_B, constant_C, is_complex, groups=None):
+    """Boundaries too: PACKED. B and C of tokens of a complex A come as the official function has them."""
+    given = scan_inputs(device, dtype, groups, ("D", "z", "delta_bias"))
+    length = 2 * SEQLEN if is_complex else SEQLEN
+    bc = (BATCH, D_STATE, length) if groups is None else (BATCH, groups, D_STATE, length)
+    for seed, name, constant in ((21, "B", constant_B), (22, "C", constant_C)):
+        if constant:
+            given[name] = (complex_random(DIM, D_STATE, seed=seed, device=device) if is_complex
+                           else random(DIM, D_STATE, seed=seed, device=device))
+        else:
+            given[name] = random(*bc, seed=seed, dtype=dtype, device=device)
+    if is_complex:
+        given["A"] = torch.complex(given["A"].detach(), random(DIM, D_STATE, seed=23, device=device))
+    given = leaves(given)
+    double = in_double(given)
+
+    def of_reference(tensor):
+        if tensor.dim() == 2:
+            return tensor
+        return token_major(torch.view_as_complex(tensor.unflatten(-1, (-1, 2))) if is_complex else tensor)
+
+    out, last = pt.selective_scan_fn(**given, delta_softplus=True, return_last_state=True,
+                                     position_indices=PACKED.to(device))
+    expected, states = ssm(*[double[name].transpose(1, 2) for name in ("u", "delta")], double["A"],
+                           of_reference(double["B"]), of_reference(double["C"]), double["D"],
+                           double["z"].transpose(1, 2), double["delta_bias"], PACKED, True)
+    expected = expected.transpose(1, 2)
+    assert out.dtype == dtype and last.is_complex() == is_complex
+    assert_close(out, expected, "out")
+    assert_close(last, states, "last state", dtype)
+    dout, dlast = random(*out.shape, seed=24), random(*last.shape, seed=25)
+    ((out.double().cpu() * dout.double()).sum() + (torch.view_as_real(last).sum(-1) if is_complex else last).cpu()
+     .double().mul(dlast.double()).sum()).backward()
+    ((expected * dout.to(dtype).double()).sum() + (torch.view_as_real(states).sum(-1) if is_complex else states)
+     .mul(dlast.double()).sum()).backward()
+    for name, tensor in given.items():
+        assert_close(tensor.grad, double[name].grad, f"gradient of {name}", dtype)
+
+
+@pytest.mark.parametrize("is_complex", [False, True])
+@pytest.mark.parametrize("constant_B, constant_C", CONSTANTS)
+def test_constant_B_or_C_and_complex_A(device, constant_B, constant_C, is_complex):
+    for dtype in DTYPES[device.type]:
+        check_constants_and_complex(device, dtype, constant_B, constant_C, is_complex)
+        if device.type == "cuda" and not (constant_B and constant_C):
+            check_constants_and_complex(device, dtype, constant_B, constant_C, is_complex, groups=2)
+
+
+def test_conjugates_and_complex_states_compile(device):
+    A = torch.complex(-torch.rand(DIM, D_STATE), torch.randn(DIM, D_STATE)).to(device).requires_grad_()
+    given = scan_inputs(device, torch.float32, None, ("D", "z", "delta_bias"))
+    B, C = [complex_random(DIM, D_STATE, seed=seed, device=device) for seed in (31, 32)]
+    del given["A"], given["B"], given["C"]
+
+    def scan(A):
+        return pt.selective_scan_fn(A=A, B=B.conj(), C=C, **given, delta_softplus=True)
+
+    expected = scan(A.conj().resolve_conj())
+    assert torch.equal(scan(A.conj()), expected)
+    compiled = torch.compile(scan, fullgraph=True, backend="aot_eager")(A.conj().resolve_conj())
+    assert torch.equal(compiled, expected)
+
+
 def test_selective_scan_fn_on_packed_rows(device):
     for form, boundaries in boundary_forms(device).items():
         given = scan_inputs(device, torch.float32, None, ("D", "z", "delta_bias"))

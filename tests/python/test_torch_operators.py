@@ -26,7 +26,8 @@ def leaves(tensors):
 
 
 def in_double(tensors):
-    return {name: tensor.detach().double().cpu().requires_grad_() for name, tensor in tensors.items()}
+    return {name: tensor.detach().cpu().to(torch.complex128 if tensor.is_complex() else torch.float64).requires_grad_()
+            for name, tensor in tensors.items()}
 
 
 def conv_inputs(device, dtype=torch.float32, states=False):

@@ -18,7 +18,7 @@ from packjit._library import library, raise_last
 from packjit.errors import BadArgument
 from packjit.torch.sequence_map import device_of, stream_of
 
-DTYPES = {torch.float32: _c.FP32, torch.float16: _c.FP16, torch.bfloat16: _c.BF16}
+DTYPES = {torch.float32: _c.FP32, torch.float16: _c.FP16, torch.bfloat16: _c.BF16, torch.complex64: _c.COMPLEX64}
 _FUNCTIONS = {  # operator and direction: C function and struct
     (_c.CONV1D_PACK, _c.FORWARD): ("packjit_conv1d_forward", _c.packjit_conv1d_forward_tensors),
     (_c.CONV1D_PACK, _c.BACKWARD): ("packjit_conv1d_backward", _c.packjit_conv1d_backward_tensors),
@@ -33,23 +33,30 @@ class Operator:
     its options follow from them."""
 
     def __init__(self, op: int, inputs: str, outputs: str, gradients_in: str, dense: str, size: Tuple[str, str],
-                 optional: str, switches: str):
+                 optional: str, switches: str, constant: str = ""):
         """`gradients_in`: what the backward takes besides the inputs. `size`: an option and the tensor whose last
         dimension it is. `optional`: inputs that are an option by their name. `switches`: the options that no input
-        tells."""
+        tells. `constant`: inputs that may be (dim, d_state), the same for all tokens, which is an option too."""
         self.op = op
         self.inputs = tuple(inputs.split())
         self.names = {_c.FORWARD: (*self.inputs, *outputs.split()),
                       _c.BACKWARD: (*self.inputs, *gradients_in.split(), *["d" + name for name in self.inputs])}
         self.dense = frozenset(dense.split())
         self.size, self.optional, self.switches = size, tuple(optional.split()), tuple(switches.split())
+        self.constant = tuple(constant.split())
+
+    def takes_dense(self, name: str, tensor: Tensor) -> bool:
+        """Parameters and states; activations have any strides."""
+        return name in self.dense or (name in self.constant and tensor.dim() == 2)
 
     def options(self, switches: Tuple[bool, ...], tensors: Sequence[Optional[Tensor]]) -> Tuple:
         """The operator, then pairs of a member of packjit_operator_options and its value."""
         given = dict(zip(self.inputs, tensors))
         return (self.op, ("dtype", DTYPES.get(tensors[0].dtype, 0)), (self.size[0], given[self.size[1]].shape[-1]),
                 *[(name, _SWITCH[given[name] is not None]) for name in self.optional],
-                *[(name, _SWITCH[value]) for name, value in zip(self.switches, switches)])
+                *[(name, _SWITCH[value]) for name, value in zip(self.switches, switches)],
+                *[("constant_" + name, _c.ON) for name in self.constant if given[name].dim() == 2],
+                *([("complex_A", _c.ON)] if given[self.size[1]].is_complex() else []))
 
 
 CONV1D_PACK = Operator(
@@ -59,7 +66,7 @@ CONV1D_PACK = Operator(
 SSM_PACK = Operator(
     _c.SSM_PACK, "u delta A B C D z delta_bias initial_states", "out final_states checkpoints",
     "dout dfinal_states checkpoints", dense="A D delta_bias initial_states dfinal_states", size=("d_state", "A"),
-    optional="D z delta_bias initial_states", switches="softplus final_states checkpoints")
+    optional="D z delta_bias initial_states", switches="softplus final_states checkpoints", constant="B C")
 
 _MOST_KINDS = 512  # kinds of calls remembered; a map without limits makes every batch a kind of its own
 
@@ -120,7 +127,7 @@ def run(operator: Operator, direction: int, switches: Tuple[bool, ...], seq_map:
 
     `switches` are those of `operator.switches`, the other options follow from the tensors; shapes, strides and dtypes
     of outputs have to follow from both and the map, or else from `layout`. Parameters and states are taken dense, as
-    `operator.dense` says; those that are not are copied. Raises PackjitError.
+    `operator.takes_dense` says; those that are not are copied. Raises PackjitError.
     """
     key = (operator.op, direction, switches, layout, seq_map.max_sequences, seq_map.max_seqlen, tensors[0].get_device(),
            *[None if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors])
@@ -128,7 +135,7 @@ def run(operator: Operator, direction: int, switches: Tuple[bool, ...], seq_map:
     if calls is None:
         names = operator.names[direction]
         _check_devices(names, tensors, seq_map)
-        dense = tuple([tensor.contiguous() if tensor is not None and name in operator.dense else tensor
+        dense = tuple([tensor.contiguous() if tensor is not None and operator.takes_dense(name, tensor) else tensor
                        for name, tensor in zip(names, tensors)])
         if any([a is not b for a, b in zip(dense, tensors)]):
             return run(operator, direction, switches, seq_map, dense, outputs, layout)
@@ -185,7 +192,7 @@ def _described(tensor: Tensor, name: str) -> _c.packjit_tensor:
 def _workspace_bytes(operator: int, direction: int, seq_map: packjit.SequenceMap, tensors: Dict[str, Any]) -> int:
     """What any layout of such a call needs. 0 for shapes that the call itself is going to refuse."""
     main = tensors["u"] if "u" in tensors else tensors["x"]
-    groups = tensors["B"].shape[2] if "B" in tensors and tensors["B"].dim() == 4 else 1
+    groups = max([tensors[name].shape[2] for name in "BC" if name in tensors and tensors[name].dim() == 4], default=1)
     if main.dim() != 3 or 0 in main.shape or groups > main.shape[2]:
         return 0
     found, most = ctypes.c_size_t(), 0

@@ -64,15 +64,25 @@ def ssm_pack(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Optio
     d_state): cast to fp32 where they are not, with gradients in their own dtype. checkpoints: the forward stores
     states for the backward (8 bytes an element of u at d_state 16), which is then faster by more than that costs.
 
+    B or C of (dim, d_state) is the same for all tokens, a parameter like A. With a complex A, states and such B and C
+    are complex64, B and C of tokens are (batch, seqlen, groups, 2 * d_state), real and imaginary part of each state
+    side by side, and out[t] has 2 * Re(C[t]*h[t]). Both have kernels of their own, which are not fast, and no
+    checkpoints.
+
     Gives out (batch, seqlen, dim), in u's layout where that is dense; with return_final_states (out, final_states),
     where the latter are (n_sequences, dim, d_state) fp32. Both have gradients. Raises PackjitError (BadArgument is a
     ValueError too).
     """
     _check_map(seq_map)
+    is_complex = A.is_complex()
+    if is_complex or B.dim() == 2 or C.dim() == 2:
+        A, B, C, initial_states = _with_constants(A, B, C, initial_states)
     A, D, delta_bias, initial_states = [
-        tensor if tensor is None or tensor.dtype is torch.float32 else tensor.to(torch.float32)
-        for tensor in (A, D, delta_bias, initial_states)]
-    if not torch.compiler.is_compiling() and ops.is_plain(u, delta, A, B, C, D, z, delta_bias, initial_states):
+        tensor if tensor is None or tensor.dtype is torch.float32 or tensor.dtype is torch.complex64
+        else tensor.to(torch.float32) for tensor in (A, D, delta_bias, initial_states)]
+    # Complex tensors may be conjugates that PyTorch computes later; the dispatcher sees to that.
+    if (not is_complex and not torch.compiler.is_compiling()
+            and ops.is_plain(u, delta, A, B, C, D, z, delta_bias, initial_states)):
         if _autocast_may_be_on() and torch.is_autocast_enabled(u.device.type):
             u, delta, B, C, z = [ops.to_autocast_dtype(tensor, u.device.type) for tensor in (u, delta, B, C, z)]
         handle = seq_map.handle
@@ -95,28 +105,24 @@ def selective_scan_fn(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor,
                       seq_map: Optional[SequenceMap] = None) -> Output:
     """As mamba_ssm's selective_scan_fn, with boundaries besides; the formula is that of ssm_pack.
 
-    u, delta, z: (batch, dim, seqlen). A: (dim, d_state), real. B, C: (batch, d_state, seqlen) or (batch, groups,
-    d_state, seqlen). D, delta_bias: (dim). Dtypes as for ssm_pack: u, delta, z, B and C have one dtype. Without
-    boundaries each row is one sequence; of position_indices (batch, seqlen), cu_seqlens, seq_idx (batch, seqlen) and
-    seq_map at most one is given, and all but the last are read back to the host in every call: layers should share a
-    SequenceMap.
+    u, delta, z: (batch, dim, seqlen). A: (dim, d_state), real or complex. B, C: (dim, d_state), or (batch, d_state,
+    seqlen) or (batch, groups, d_state, seqlen); with a complex A complex, or with 2 * seqlen, real and imaginary part
+    of each token side by side. D, delta_bias: (dim). Dtypes as for ssm_pack: u, delta, z, B and C have one dtype.
+    Without boundaries each row is one sequence; of position_indices (batch, seqlen), cu_seqlens, seq_idx (batch,
+    seqlen) and seq_map at most one is given, and all but the last are read back to the host in every call: layers
+    should share a SequenceMap.
 
     Gives out (batch, dim, seqlen), in u's layout where that is dense; with return_last_state (out, last_state), the
-    latter (batch, dim, d_state) fp32, or (n_sequences, dim, d_state) with boundaries. Unlike the official function's,
-    last_state has a gradient.
+    latter (batch, dim, d_state) fp32 or complex64, or (n_sequences, dim, d_state) with boundaries. Unlike the official
+    function's, last_state has a gradient.
     """
-    # The one place where constant B or C, (dim, d_state), and complex A are still missing.
-    if A.is_complex() or B.is_complex() or C.is_complex():
-        raise NotImplementedError("selective_scan_fn: complex A, B or C is not there yet; give real ones")
-    if B.dim() == 2 or C.dim() == 2:
-        raise NotImplementedError("selective_scan_fn: constant B or C, (dim, d_state), is not there yet; give them for "
-                                  "each token, (batch, d_state, seqlen)")
     if u.dim() != 3:
         raise BadArgument(f"selective_scan_fn: u has shape {tuple(u.shape)}, expected (batch, dim, seqlen)")
     seq_map = _map_of(u.shape[0], u.shape[2], u.device, position_indices, cu_seqlens, seq_idx, seq_map)
-    result = ssm_pack(u.transpose(1, 2), delta.transpose(1, 2), A, _token_major_bc(B, "B"), _token_major_bc(C, "C"), D,
-                      None if z is None else z.transpose(1, 2), delta_bias, seq_map=seq_map,
-                      delta_softplus=delta_softplus, return_final_states=return_last_state)
+    B, C = [_token_major_bc(tensor, name, A.is_complex()) for tensor, name in ((B, "B"), (C, "C"))]
+    result = ssm_pack(u.transpose(1, 2), delta.transpose(1, 2), A, B, C, D, None if z is None else z.transpose(1, 2),
+                      delta_bias, seq_map=seq_map, delta_softplus=delta_softplus,
+                      return_final_states=return_last_state)
     if return_last_state:
         return result[0].transpose(1, 2), result[1]
     return result.transpose(1, 2)
@@ -156,14 +162,31 @@ def causal_conv1d_fn(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, s
     return out.transpose(1, 2), states
 
 
-def _token_major_bc(tensor: Tensor, name: str) -> Tensor:
-    """(batch, [groups,] d_state, seqlen) as (batch, seqlen, groups, d_state)"""
+def _token_major_bc(tensor: Tensor, name: str, complex_A: bool) -> Tensor:
+    """(batch, [groups,] d_state, seqlen) as (batch, seqlen, groups, d_state); what is constant, (dim, d_state), as it
+    is. With a complex A (batch, [groups,] d_state, 2 * seqlen) as (batch, seqlen, groups, 2 * d_state), which is a
+    copy."""
+    if tensor.dim() == 2:
+        return tensor
+    if tensor.dim() not in (3, 4):
+        raise BadArgument(f"selective_scan_fn: {name} has shape {tuple(tensor.shape)}, expected (dim, d_state), "
+                          "(batch, d_state, seqlen) or (batch, groups, d_state, seqlen)")
     if tensor.dim() == 3:
-        return tensor.transpose(1, 2).unsqueeze(2)
-    if tensor.dim() == 4:
+        tensor = tensor.unsqueeze(1)
+    if not complex_A:
         return tensor.permute(0, 3, 1, 2)
-    raise BadArgument(f"selective_scan_fn: {name} has shape {tuple(tensor.shape)}, expected (batch, d_state, seqlen) "
-                      "or (batch, groups, d_state, seqlen)")
+    return tensor.unflatten(3, (-1, 2)).permute(0, 3, 1, 2, 4).flatten(3)
+
+
+def _with_constants(A: Tensor, B: Tensor, C: Tensor, initial_states: Optional[Tensor]):
+    """A, constant B and C and states in the dtype that A asks for: complex64 or fp32."""
+    dtype = torch.complex64 if A.is_complex() else torch.float32
+    for tensor, name in ((B, "B"), (C, "C"), (initial_states, "initial_states")):
+        if tensor is not None and tensor.is_complex() and (dtype is torch.float32 or tensor.dim() == 4):
+            raise BadArgument(f"{name} of shape {tuple(tensor.shape)} is complex: that takes a complex A, and B and "
+                              "C of tokens as real numbers, real and imaginary part side by side")
+    return (A.to(dtype), B.to(dtype) if B.dim() == 2 else B, C.to(dtype) if C.dim() == 2 else C,
+            None if initial_states is None else initial_states.to(dtype))
 
 
 def _check_map(seq_map: SequenceMap) -> None:

@@ -84,6 +84,11 @@ def ssm_forward(seq_map: packjit.SequenceMap, u: Tensor, delta: Tensor, A: Tenso
     return out, states, stored
 
 
+def _bc_like(tensor: Tensor) -> Tensor:
+    """Memory for the gradient of B or C: of a parameter where it is constant, (dim, d_state)."""
+    return _dense_like(tensor) if tensor.dim() == 2 else torch.empty_like(tensor)
+
+
 def ssm_backward(seq_map: packjit.SequenceMap, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor,
                  D: Optional[Tensor], z: Optional[Tensor], delta_bias: Optional[Tensor],
                  initial_states: Optional[Tensor], dout: Tensor, dfinal_states: Optional[Tensor],
@@ -93,11 +98,12 @@ def ssm_backward(seq_map: packjit.SequenceMap, u: Tensor, delta: Tensor, A: Tens
     written where the caller gives them, all three and of any strides."""
     layout = () if dB is None else (dB.stride(), dC.stride(), dz.stride())
     if dB is None:
-        dB, dC, dz = torch.empty_like(B), torch.empty_like(C), None if z is None else torch.empty_like(z)
+        dB, dC, dz = _bc_like(B), _bc_like(C), None if z is None else torch.empty_like(z)
     gradients = (torch.empty_like(u), torch.empty_like(delta), _dense_like(A), dB, dC, _dense_like(D), dz,
                  _dense_like(delta_bias), _dense_like(initial_states))
     calls.run(calls.SSM_PACK, _c.BACKWARD, (softplus, dfinal_states is not None, checkpoints is not None), seq_map,
-              (u, delta, A, B, C, D, z, delta_bias, initial_states, dout, dfinal_states, checkpoints), gradients, layout)
+              (u, delta, A, B, C, D, z, delta_bias, initial_states, dout, dfinal_states, checkpoints), gradients,
+              layout)
     return gradients
 
 
@@ -225,7 +231,8 @@ def _ssm_backward_kernel(u, delta, A, B, C, D, z, delta_bias, initial_states, do
 
 def _ssm_backward_fake(u, delta, A, B, C, D, z, delta_bias, initial_states, dout, dfinal_states, checkpoints, seq_map,
                        softplus):
-    du, ddelta, dB, dC, dz = [None if tensor is None else torch.empty_like(tensor) for tensor in (u, delta, B, C, z)]
+    du, ddelta, dz = [None if tensor is None else torch.empty_like(tensor) for tensor in (u, delta, z)]
+    dB, dC = _bc_like(B), _bc_like(C)
     return _filled([du, ddelta, _dense_like(A), dB, dC, _dense_like(D), dz, _dense_like(delta_bias),
                     _dense_like(initial_states)], u)
 
@@ -312,7 +319,7 @@ _AUTOCAST = {"conv1d_pack": {0, 3}, "ssm_pack": {0, 1, 3, 4, 6}}
 
 def to_autocast_dtype(tensor: Optional[Tensor], device_type: str) -> Optional[Tensor]:
     """An fp32, fp16 or bf16 activation in autocast's dtype for this type of device."""
-    if tensor is None or tensor.dtype not in calls.DTYPES:
+    if tensor is None or tensor.dtype not in calls.DTYPES or tensor.dim() == 2:  # B and C that are constant
         return tensor
     return tensor.to(torch.get_autocast_dtype(device_type))
 
