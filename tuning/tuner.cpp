@@ -322,13 +322,13 @@ class Search {
     std::vector<Config> others = finalists();
     if (incumbent_ != built_in_) others.insert(others.begin(), incumbent_);
     Finals finals(built_in_, incumbent_, others);
+    const double end = budget_.now() + std::max(budget_.left(), options_.grace_seconds);
     while (finals.rounds() < options_.confirm_rounds ||
            (finals.undecided() && finals.rounds() < options_.most_confirm_rounds)) {
       constexpr int kTogether = 7;  // rounds
       const std::vector<Config> running = finals.running();
       if (running.size() == 1 && finals.rounds() > 0) break;  // nothing is left to compare with
-      const double left = budget_.left() + options_.grace_seconds;
-      if (budget_.estimate(Step::time, static_cast<int>(running.size()) * kTogether) > left) {
+      if (budget_.estimate(Step::time, static_cast<int>(running.size()) * kTogether) > end - budget_.now()) {
         result_.cut_short = result_.cut_short || finals.rounds() < options_.confirm_rounds;
         break;
       }

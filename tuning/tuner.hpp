@@ -13,11 +13,11 @@ namespace packjit {
 
 /// How one target is tuned (docs/tuning.md). The defaults suit kernels of microseconds to milliseconds.
 struct TuneOptions {
-  double seconds = 30;       ///< kept to within the time that one candidate takes
-  double grace_seconds = 0;  ///< beyond `seconds`, for comparing what the search has found: that is cheap, and without
-                             ///< it the search was for nothing
-  std::uint64_t seed = 1;    ///< of the order of candidates
-  bool exhaustive = false;   ///< all of the space, however large
+  double seconds = 30;         ///< kept to within the time that one candidate takes
+  double grace_seconds = 0;    ///< what comparing the finalists may take all the same: that is cheap, and without
+                               ///< it the search was for nothing
+  std::uint64_t seed = 1;      ///< of the order of candidates
+  bool exhaustive = false;     ///< all of the space, however large
   int exhaustive_limit = 128;  ///< Configs up to which all are tried anyway
   int sample = 64;             ///< drawn from a larger space; a third of them where neighbours are known
   int most_candidates = 256;   ///< of a larger space

@@ -267,7 +267,8 @@ TEST(Packer, AStepOfPaddingAloneMakesAMap) {
       empty_steps += step.n_pieces == 0;
       const MapHandle map =
           map_from_positions(device, copied(step.position_indices, 4), nullptr, info.max_sequences, info.max_seqlen);
-      packjit_map_info map_info{sizeof(map_info), 0, 0, 0};
+      packjit_map_info map_info{};
+      map_info.struct_size = sizeof(map_info);
       EXPECT_DONE(packjit_map_get_info(map.get(), &map_info));
       EXPECT_EQ(map_info.n_sequences, info.max_sequences);
     }
