@@ -326,7 +326,8 @@ def draw(report: dict, path: pathlib.Path) -> None:
              if any("tokens_per_second" in found for found in model["ways"].values())]
     if not sizes:
         raise SystemExit(f"--plot {path}: nothing was timed, so there is nothing to draw")
-    figure, axes = pyplot.subplots(1, len(sizes), figsize=(4.2 * len(sizes), 3.4), squeeze=False)
+    figure, axes = pyplot.subplots(1, len(sizes), figsize=(4.2 * len(sizes), 3.4), squeeze=False,
+                                   layout="constrained")
     for panel, size in zip(axes[0], sizes):
         ways = {way: found["tokens_per_second"] for way, found in report["models"][size]["ways"].items()
                 if "tokens_per_second" in found}
