@@ -62,6 +62,14 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
     given = parser.parse_args(arguments)
+    for name in ("rows", "pack_length", "calls_per_update", "log_every", "checkpoint_every"):
+        value = getattr(given, name)
+        if value is not None and value < 1:
+            parser.error(f"--{name.replace('_', '-')} is {value}, expected 1 or more")
+    if not given.clip > 0:
+        parser.error(f"--clip is {given.clip}, expected more than 0; inf clips nothing")
+    if given.out.resolve().is_relative_to(given.text.resolve()):
+        parser.error(f"--out {given.out} lies in --text {given.text}: log and checkpoint would become documents")
     given.dtype = given.dtype or ("bf16" if given.device == "cuda" else "fp32")
     return given
 
@@ -342,6 +350,8 @@ def packers_of(given, processes: Processes, lengths: numpy.ndarray) -> list[Pack
 def main(arguments: list[str] | None = None) -> None:
     given = options(arguments)
     processes = Processes(given.device)
+    if not given.resume and (given.out / "checkpoint.pt").exists():
+        raise SystemExit(f"--out {given.out} holds a checkpoint: give --resume to go on from it, or another folder")
     given.out.mkdir(parents=True, exist_ok=True)
     tokens, lengths = tokens_of(read_documents(given.text))
     packers = packers_of(given, processes, lengths)
@@ -371,6 +381,7 @@ def main(arguments: list[str] | None = None) -> None:
         # The loss is a mean over the tokens of all calls of all processes. A mean in each call would weigh
         # a token more where a call happens to hold fewer of them.
         weight = processes.sum(torch.stack([batch.weights.sum() for batch in batches]).sum())
+        weight = torch.where(weight > 0, weight, 1)  # no token has a next one, as in a rest of one token: a loss of 0
 
         loss = torch.zeros((), device=processes.device)
         for batch in batches:

@@ -41,11 +41,15 @@ def dense_strides(shape) -> Tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def tensor_of(array: Any, name: str, is_host: bool) -> _c.packjit_tensor:
+def tensor_of(array: Any, name: str, is_host: bool, is_written: bool = False) -> _c.packjit_tensor:
     """Describes `array`, which has to be in memory of the host where `is_host`, and of a GPU otherwise.
 
     The result keeps `array` alive. Raises BadArgument that names the tensor.
     """
+    if is_written:
+        for interface in ("__array_interface__", "__cuda_array_interface__"):
+            if getattr(array, interface, {"data": (0, False)})["data"][1]:
+                raise BadArgument(f"tensor {name}: it is read-only, and the call writes it")
     found_host, data, dtype, shape, stride = _describe(array, name)
     if found_host != is_host:
         raise BadArgument(f"tensor {name}: it is in memory of {'the host' if found_host else 'a GPU'}, and the device "
@@ -84,7 +88,10 @@ def _known(dtype: str, name: str) -> str:
 
 
 def _of_interface(interface, dtype_name: str, name: str):
-    dtype = _known(_TYPESTRS.get(interface["typestr"], dtype_name or interface["typestr"]), name)
+    typestr = interface["typestr"]
+    if typestr.startswith(">"):  # whose dtype has the same name
+        raise BadArgument(f"tensor {name}: its type is {typestr}, big-endian; expected the machine's order of bytes")
+    dtype = _known(_TYPESTRS.get(typestr, dtype_name or typestr), name)
     shape = tuple(interface["shape"])
     strides = interface.get("strides")
     if strides is None:

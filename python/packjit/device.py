@@ -8,9 +8,10 @@ from typing import Optional
 
 from packjit import _c
 from packjit._library import check, library
+from packjit.errors import Uncopyable
 
 
-class Device:
+class Device(Uncopyable):
     """Opened on a GPU or for host execution. Any thread may use it.
 
     Maps and operators made with a device keep it alive, so that it is released last.

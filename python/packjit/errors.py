@@ -56,6 +56,14 @@ class DriverError(PackjitError):
     status = _c.DRIVER_ERROR
 
 
+class Uncopyable:
+    """Owns a handle of the library, an address of this process, which a copy would neither own nor keep alive."""
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError(f"a packjit {type(self).__name__} cannot be copied or pickled; make another one, in the "
+                        "process that uses it")
+
+
 _BY_STATUS = {kind.status: kind for kind in (BadArgument, MissingEnvironment, CheckFailed, InternalError,
                                              NotPreparedInCapture, OutOfMemory, DriverError)}
 

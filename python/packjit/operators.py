@@ -11,13 +11,13 @@ from packjit import _c
 from packjit._library import check, library
 from packjit._tensors import DTYPES, tensor_of
 from packjit.device import Device
-from packjit.errors import BadArgument
+from packjit.errors import BadArgument, Uncopyable
 from packjit.sequence_map import STORAGES, SequenceMap
 
 _NUMPY_DTYPES = {_c.FP32: "float32", _c.FP16: "float16", _c.COMPLEX64: "complex64"}
 
 
-class _Operator:
+class _Operator(Uncopyable):
     """A packjit_operator with its options. Any thread may use it, several at once, each with a stream of its own."""
 
     _forward_tensors: type
@@ -72,7 +72,7 @@ class _Operator:
             shape = self._shape_of_call(seq_map, given, first)
             wanted = {name: self._numpy(direction, shape, name) if array is None else array
                       for name, array in wanted.items()}
-        tensors = {name: tensor_of(array, name, host) for name, array in {**given, **wanted}.items()
+        tensors = {name: tensor_of(array, name, host, name in wanted) for name, array in {**given, **wanted}.items()
                    if array is not None}
         struct = (self._forward_tensors if forward else self._backward_tensors)(
             **{name: ctypes.pointer(tensor) for name, tensor in tensors.items()})
@@ -117,7 +117,7 @@ class Conv1dPack(_Operator):
         has = {"bias": bias, "initial_states": initial_states, "final_states": final_states}
         super().__init__(device, _c.packjit_operator_options(
             op=_c.CONV1D_PACK, dtype=_dtype(dtype), conv_width=_positive(conv_width, "conv_width"), silu=_switch(silu),
-            map_storage=STORAGES[map_storage], **{name: _switch(value) for name, value in has.items()}), has)
+            map_storage=_storage(map_storage), **{name: _switch(value) for name, value in has.items()}), has)
 
     def forward(self, seq_map: SequenceMap, *, x: Any, weight: Any, bias: Any = None, initial_states: Any = None,
                 out: Any = None, final_states: Any = None, stream: int = 0) -> Dict[str, Any]:
@@ -208,6 +208,12 @@ def _dtype(name: str) -> int:
     if name not in ("float32", "float16", "bfloat16"):
         raise BadArgument(f"dtype is {name!r}, expected float32, float16 or bfloat16")
     return DTYPES[name]
+
+
+def _storage(name: str) -> int:
+    if name not in STORAGES:
+        raise BadArgument(f"map_storage is {name!r}, expected one of {', '.join(STORAGES)}")
+    return STORAGES[name]
 
 
 def _positive(value: int, name: str) -> int:

@@ -56,12 +56,12 @@ class Step:
     document_ids: np.ndarray
     document_offsets: np.ndarray
     loss_weights: np.ndarray
-    starts: np.ndarray = dataclasses.field(repr=False)  # (documents): first token of each, one document after the other
+    starts: np.ndarray = dataclasses.field(repr=False)  # (documents + 1): first token of each document; all tokens
 
     def gather(self, tokens: np.ndarray, padding: int = 0) -> np.ndarray:
         """The tokens of the step. `tokens`: (all tokens), one document after the other, in the order of the lengths; a
         memory map will do. Returns (rows, pack_length) of its dtype, with `padding` where no token is."""
-        return self._taken(tokens, 0, self.document_ids >= 0, padding)
+        return self._taken(np.asanyarray(tokens), 0, self.document_ids >= 0, padding)
 
     def targets(self, tokens: np.ndarray, padding: int = -100) -> np.ndarray:
         """What each token is to predict: the next of its document, also across a cut. Returns (rows, pack_length)
@@ -73,6 +73,9 @@ class Step:
 
     def _taken(self, tokens: np.ndarray, ahead: int, where: np.ndarray, padding: int,
                dtype: Optional[np.dtype] = None) -> np.ndarray:
+        if tokens.shape != (self.starts[-1],):
+            raise BadArgument(f"Step: tokens has shape {tokens.shape}, and the documents have {self.starts[-1]} tokens: "
+                              "give all documents one after the other, with as many tokens as their lengths said")
         result = np.full(where.shape, padding, dtype or tokens.dtype)
         result[where] = tokens[self.starts[self.document_ids[where]] + self.document_offsets[where] + ahead]
         return result
@@ -131,7 +134,7 @@ class Packer:
         self._handle = handle.value
         self._release = weakref.finalize(self, c.packjit_packer_release, self._handle)
         self._lock = threading.Lock()
-        self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)[:-1]])
+        self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         info = self._filled(c.packjit_packer_get_info, _c.packjit_packer_info)
         self.max_sequences, self.max_seqlen = int(info.max_sequences), int(info.max_seqlen)
 
@@ -143,16 +146,23 @@ class Packer:
     def next(self) -> Step:
         """The next step, of the next epoch where this one is done."""
         with self._lock:
-            found = _c.packjit_step()
-            check(library().packjit_packer_next(self._handle, ctypes.byref(found)))
-            return self._copied(found)
+            return self._next()
+
+    def _next(self) -> Step:
+        found = _c.packjit_step()
+        check(library().packjit_packer_next(self._handle, ctypes.byref(found)))
+        return self._copied(found)
 
     def __iter__(self) -> Iterator[Step]:
+        step = self.next()
         while True:
-            step = self.next()
             yield step
-            if step.step + 1 == step.steps:
-                return
+            with self._lock:  # another iterator may have taken the rest of the epoch
+                found = _c.packjit_packer_position()
+                check(library().packjit_packer_get_position(self._handle, ctypes.byref(found)))
+                if found.epoch != step.epoch or found.step == step.steps:
+                    return
+                step = self._next()
 
     def state_dict(self) -> Dict[str, int]:
         """Where the packer stands, to keep with a checkpoint of the model, together with the final states of pieces

@@ -10,13 +10,13 @@ from packjit import _c
 from packjit._library import check, library
 from packjit._tensors import DTYPES, tensor_of
 from packjit.device import Device
-from packjit.errors import BadArgument
+from packjit.errors import BadArgument, Uncopyable
 
 FORMS = {"position_indices": _c.POSITION_INDICES, "seq_idx": _c.SEQ_IDX, "cu_seqlens": _c.CU_SEQLENS, "rows": _c.ROWS}
 STORAGES = {"positions": _c.POSITIONS, "positions16": _c.POSITIONS16, "bits": _c.BITS, "offsets": _c.OFFSETS}
 
 
-class SequenceMap:
+class SequenceMap(Uncopyable):
     """The boundaries of one batch in memory of the device, for all layers to share.
 
     Made from boundaries in host memory (`from_position_indices`, `from_seq_idx`, `from_cu_seqlens`, `rows`), or empty

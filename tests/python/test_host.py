@@ -240,3 +240,22 @@ def test_structs_begin_with_their_size():
     for name, struct in vars(_c).items():
         if isinstance(struct, type) and issubclass(struct, _c.Sized) and struct is not _c.Sized:
             assert struct().struct_size == ctypes.sizeof(struct), name
+
+
+def test_big_endian_arrays_are_refused(host):
+    seq_map = packjit.SequenceMap.from_position_indices(host, POSITIONS)
+    with pytest.raises(packjit.BadArgument, match="its type is >f4, big-endian"):
+        sums_of(host, seq_map, X.astype(">f4"))
+
+
+def test_read_only_memory_is_not_written(host):
+    seq_map = packjit.SequenceMap.from_position_indices(host, POSITIONS)
+    conv = packjit.Conv1dPack(host, dtype="float32", bias=False, silu=False)
+    out = np.zeros_like(X)
+    out.flags.writeable = False
+    with pytest.raises(packjit.BadArgument, match="tensor out: it is read-only"):
+        conv.forward(seq_map, x=X, weight=np.ones((1, 4), dtype=np.float32), out=out)
+    assert (out == 0).all()
+    frozen = X.copy()
+    frozen.flags.writeable = False
+    assert sums_of(host, seq_map, frozen) == SUMS

@@ -189,3 +189,21 @@ def test_bad_input_is_refused_with_its_name(arguments, options, message):
     with pytest.raises(BadArgument) as failure:
         Packer(*arguments, **options)
     assert message in str(failure.value)
+
+
+def test_tokens_that_are_not_those_of_the_lengths_are_refused():
+    step = Packer([3, 5, 2, 9], 8).next()
+    assert step.gather(list(range(19))).shape == (1, 8)
+    for count in (18, 20):
+        with pytest.raises(BadArgument, match="the documents have 19 tokens"):
+            step.gather(np.arange(count))
+        with pytest.raises(BadArgument, match="the documents have 19 tokens"):
+            step.targets(np.arange(count))
+
+
+def test_iterators_that_take_turns_end_with_the_epoch():
+    packer = Packer([8, 8, 8, 8], 8)
+    one, other = iter(packer), iter(packer)
+    taken = [next(one), next(other), next(one), next(other)]
+    assert [(step.epoch, step.step) for step in taken] == [(0, 0), (0, 1), (0, 2), (0, 3)]
+    assert list(one) == list(other) == []

@@ -100,3 +100,27 @@ def test_bad_shapes_are_refused():
         linear_cross_entropy(hidden, weight.t(), targets, weights)
     with pytest.raises(ValueError, match="hidden is torch.float32 and weight torch.bfloat16"):
         linear_cross_entropy(hidden, weight.bfloat16(), targets, weights)
+
+
+def test_a_negative_target_is_nothing_to_predict():
+    hidden, weight, targets, weights = drawn()
+    targets[::3] = -100
+    loss = linear_cross_entropy(hidden, weight, targets, torch.ones_like(weights), 16)
+    assert relative(loss.detach(), F.cross_entropy(hidden @ weight.t(), targets, reduction="sum").detach()) < 1e-6
+    loss.backward()
+    assert (hidden.grad[::3] == 0).all() and (hidden.grad[1::3] != 0).any()
+
+
+def test_second_derivatives_are_refused():
+    hidden, weight, targets, weights = drawn()
+    loss = linear_cross_entropy(hidden, weight, targets, weights) * torch.tensor(2.0, requires_grad=True)
+    gradient, = torch.autograd.grad(loss, hidden, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+def test_no_tokens_are_a_loss_of_zero_with_gradients():
+    hidden, weight = torch.ones(0, 4, requires_grad=True), torch.ones(5, 4, requires_grad=True)
+    loss = linear_cross_entropy(hidden, weight, torch.zeros(0, dtype=torch.int64), torch.zeros(0))
+    loss.backward()
+    assert loss.item() == 0 and hidden.grad.shape == (0, 4) and (weight.grad == 0).all()

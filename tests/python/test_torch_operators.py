@@ -1,6 +1,9 @@
 """packjit.torch's operators against the fp64 recurrence, autograd through it, and their own other ways of being
 called."""
 
+import copy
+import pickle
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -442,3 +445,57 @@ def test_a_training_step_in_a_graph_follows_its_boundaries():
 
 def test_bounds_are_those_of_the_design():
     assert BOUNDS == {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 4e-3}
+
+
+def test_a_map_built_anew_is_refused_behind_saved_tensor_hooks_and_recomputation():
+    seq_map = seq_map_on("cpu", max_sequences=7, max_seqlen=12)
+    x, weight = conv_inputs("cpu")["x"], conv_inputs("cpu")["weight"]
+
+    def convolve(x):
+        return pt.conv1d_pack(x, weight, seq_map=seq_map)
+
+    with torch.autograd.graph.save_on_cpu():
+        hooked = convolve(x).sum()
+    plain = torch.utils.checkpoint.checkpoint(convolve, x, use_reentrant=False).sum()
+    seq_map.update(POSITIONS.roll(1, 0))
+    with pytest.raises((packjit.PackjitError, RuntimeError), match="updated between|modified by an inplace"):
+        hooked.backward()
+    with pytest.raises((packjit.PackjitError, RuntimeError), match="updated between|modified by an inplace"):
+        plain.backward()
+
+
+def test_maps_are_not_copied():
+    seq_map = seq_map_on("cpu")
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="cannot be copied or pickled"):
+            copied(seq_map.handle._packjit_map)
+    module = torch.nn.Linear(2, 2)
+    module.seq_map = seq_map
+    with pytest.raises(TypeError, match="cannot be copied or pickled"):
+        copy.deepcopy(module)
+
+
+def test_forward_mode_is_refused():
+    given = conv_inputs("cpu")
+    tangent = torch.ones_like(given["weight"])
+    with pytest.raises(packjit.PackjitError, match="no forward-mode gradients"):
+        torch.func.jvp(lambda weight: pt.conv1d_pack(given["x"], weight, seq_map=seq_map_on("cpu")),
+                       (given["weight"].detach(),), (tangent,))
+
+
+def test_the_rows_of_drop_ins_serve_training_after_inference_and_fake_tensors():
+    x, weight = torch.ones(1, 2, 6), torch.ones(2, 4, requires_grad=True)
+    with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
+        pt.causal_conv1d_fn(torch.ones(1, 2, 6), torch.ones(2, 4))
+    with torch.inference_mode():
+        pt.causal_conv1d_fn(x, weight)
+    pt.causal_conv1d_fn(x, weight).sum().backward()
+    # The tap at distance k meets 6 - k tokens.
+    assert weight.grad.tolist() == [[3, 4, 5, 6]] * 2
+
+
+def test_a_tensor_in_place_of_a_map_is_named():
+    with pytest.raises(packjit.BadArgument, match="boundaries as tensors go by name"):
+        pt.Mamba(16)(torch.ones(1, 8, 16), torch.arange(8)[None])
+    with pytest.raises(packjit.BadArgument, match="max_sequences is 0 and max_seqlen is 0, expected 1 or more"):
+        pt.SequenceMap.from_position_indices(torch.arange(8)[None], max_sequences=0, max_seqlen=0)

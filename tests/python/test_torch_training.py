@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import os
 import pathlib
 import subprocess
@@ -155,3 +156,27 @@ def test_what_cannot_be_done_is_said(train, text, tmp_path):
         train.main([*arguments, "--shard"])
     with pytest.raises(SystemExit, match="there is no such folder or file"):
         train.main(["--text", str(tmp_path / "none"), "--out", str(tmp_path)])
+
+
+@pytest.mark.parametrize("option,message", [
+    (("--clip", "0"), "--clip is 0.0, expected more than 0"), (("--log-every", "0"), "--log-every is 0"),
+    (("--checkpoint-every", "0"), "--checkpoint-every is 0"), (("--calls-per-update", "0"), "--calls-per-update is 0"),
+    (("--pack-length", "-8"), "--pack-length is -8"), (("--out", "TEXT/out"), "lies in --text")])
+def test_options_that_would_train_nothing_are_refused(train, tmp_path, capsys, option, message):
+    arguments = ["--text", str(tmp_path), "--out", str(tmp_path.parent / "elsewhere"), *SMALL,
+                 *[value.replace("TEXT", str(tmp_path)) for value in option]]
+    with pytest.raises(SystemExit) as ended:
+        train.main(arguments)
+    assert ended.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_a_rest_of_one_token_is_no_loss_that_is_no_number(train, tmp_path):
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "one.txt").write_bytes(b"8 bytes.")
+    out = tmp_path / "out"
+    arguments = ["--text", str(tmp_path / "text"), "--out", str(out), *SMALL, "--pack-length", "8", "--updates", "3"]
+    train.main(arguments)  # 9 tokens with the end of the document: 8, and 1 that has nothing to predict
+    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    assert all(math.isfinite(line["loss"]) for line in lines if line["type"] == "update")
+    with pytest.raises(SystemExit, match="holds a checkpoint: give --resume"):
+        train.main(arguments)

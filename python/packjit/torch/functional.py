@@ -7,8 +7,9 @@ from typing import Optional, Tuple, Union
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from packjit.errors import BadArgument
+from packjit.errors import BadArgument, PackjitError
 from packjit.torch import ops
 from packjit.torch.sequence_map import SequenceMap, live_map
 
@@ -32,6 +33,7 @@ def conv1d_pack(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, *, seq
     where the latter are as initial_states. Both have gradients. Raises PackjitError (BadArgument is a ValueError too).
     """
     _check_map(seq_map)
+    _refuse_forward_mode(x, weight, bias, initial_states)
     if activation not in (None, "silu", "swish"):
         raise BadArgument(f"conv1d_pack: activation is {activation!r}, expected None, 'silu' or 'swish'")
     silu = activation is not None
@@ -74,6 +76,7 @@ def ssm_pack(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Optio
     ValueError too).
     """
     _check_map(seq_map)
+    _refuse_forward_mode(u, delta, A, B, C, D, z, delta_bias, initial_states)
     is_complex = A.is_complex()
     if is_complex or B.dim() == 2 or C.dim() == 2:
         A, B, C, initial_states = _with_constants(A, B, C, initial_states)
@@ -189,6 +192,13 @@ def _with_constants(A: Tensor, B: Tensor, C: Tensor, initial_states: Optional[Te
             None if initial_states is None else initial_states.to(dtype))
 
 
+def _refuse_forward_mode(*tensors: Optional[Tensor]) -> None:
+    """Without this the dispatcher would drop tangents without a word."""
+    if not torch.compiler.is_compiling() and forward_ad._current_level >= 0:
+        if any([tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors]):
+            raise PackjitError("packjit has no forward-mode gradients (jvp): take reverse mode")
+
+
 def _check_map(seq_map: SequenceMap) -> None:
     if not isinstance(seq_map, SequenceMap):
         raise BadArgument(f"seq_map is a {type(seq_map).__name__}, expected a packjit.torch.SequenceMap, made once a "
@@ -209,6 +219,8 @@ def _map_of(batch: int, seqlen: int, device: torch.device, position_indices: Opt
     if seq_idx is not None:
         return SequenceMap.from_seq_idx(seq_idx)
     if torch.compiler.is_compiling():
+        return SequenceMap.rows(batch, seqlen, device)
+    if torch._C._len_torch_dispatch_stack():  # FakeTensorMode and the like: their tensors are not to be kept
         return SequenceMap.rows(batch, seqlen, device)
     return _rows(batch, seqlen, device)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import types
+import functools
 
 import torch
 from torch import nn
@@ -33,7 +33,7 @@ def patch_mamba(model: nn.Module) -> nn.Module:
             raise ValueError(f"patch_mamba: the model's hidden_act is {mixer.activation!r}; the convolution has SiLU "
                              "only")
     for module, forward in ((model, _model_forward), *[(mixer, _mixer_forward) for mixer in mixers]):
-        module.forward = types.MethodType(forward, module)  # its class keeps the one that is called without boundaries
+        module.forward = functools.partial(forward, module)  # its class keeps the one that is called without boundaries
     return model
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from packjit.torch.fusion import fused
 
@@ -28,8 +29,8 @@ def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: to
                          chunk_tokens: int = CHUNK_TOKENS, fuse: bool = True) -> torch.Tensor:
     """Sum over tokens of weights[t] * -log softmax(hidden[t] @ weight.T)[targets[t]], a scalar in fp32.
 
-    hidden: (tokens, d_model), weight: (vocabulary, d_model), of one floating dtype; targets: (tokens) int64;
-    weights: (tokens) fp32, taken as constants. Logits are computed for `chunk_tokens` tokens at a time, and
+    hidden: (tokens, d_model), weight: (vocabulary, d_model), of one floating dtype; targets: (tokens) int64, negative
+    where there is nothing to predict; weights: (tokens) fp32, taken as constants. Logits are computed for `chunk_tokens` tokens at a time, and
     the gradient of hidden and weight with them: the backward only scales both. Divide the sum by the sum of
     the weights of the whole step (all micro-batches, all ranks), not of this call. fuse: through torch.compile on a
     GPU.
@@ -42,7 +43,9 @@ def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: to
                          f"and was given {tuple(targets.shape)} and {tuple(weights.shape)}")
     if hidden.dtype != weight.dtype:
         raise ValueError(f"hidden is {hidden.dtype} and weight {weight.dtype}: convert one of them")
-    return _LinearCrossEntropy.apply(hidden, weight, targets, weights.detach(), chunk_tokens, fuse)
+    weights = weights.detach().masked_fill(targets < 0, 0)
+    return _LinearCrossEntropy.apply(hidden, weight, targets.clamp(min=0), weights, chunk_tokens, fuse,
+                                     torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad))
 
 
 def _losses(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -75,9 +78,9 @@ _fused_losses_and_gradient = fused(_losses_and_gradient)
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden, weight, targets, weights, chunk_tokens, fuse):
+    def forward(ctx, hidden, weight, targets, weights, chunk_tokens, fuse, with_gradient):
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
-        if not (ctx.needs_input_grad[0] or ctx.needs_input_grad[1]):
+        if not with_gradient:  # ctx.needs_input_grad is true under no_grad too
             count = _fused_losses if fuse else _losses
             for begin in range(0, hidden.shape[0], chunk_tokens):
                 part = slice(begin, begin + chunk_tokens)
@@ -86,7 +89,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
         count = _fused_losses_and_gradient if fuse else _losses_and_gradient
         dhidden = torch.empty_like(hidden)
-        dweight = None
+        dweight = torch.zeros_like(weight) if hidden.shape[0] == 0 else None
         for begin in range(0, hidden.shape[0], chunk_tokens):
             part = slice(begin, begin + chunk_tokens)
             part_loss, dlogits = count(hidden[part] @ weight.t(), targets[part], weights[part])
@@ -102,7 +105,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return loss
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, dloss):
         dhidden, dweight = ctx.saved_tensors
         scale = _fused_scaled if ctx.fuse else _scaled
-        return scale(dhidden, dloss), scale(dweight, dloss), None, None, None, None
+        return scale(dhidden, dloss), scale(dweight, dloss), None, None, None, None, None

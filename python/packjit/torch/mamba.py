@@ -7,6 +7,7 @@ import math
 import torch
 from torch import nn
 
+from packjit.errors import BadArgument
 from packjit.torch.mamba_inner import mamba_inner
 from packjit.torch.sequence_map import SequenceMap
 
@@ -78,6 +79,9 @@ def as_sequence_map(tokens: torch.Tensor, seq_map: SequenceMap | None, position_
         raise ValueError(f"{sum(given)} of seq_map, position_indices, cu_seqlens and seq_idx were given, expected one. "
                          "For rows that are one sequence each, give SequenceMap.rows(batch, seqlen, device)")
     if seq_map is not None:
+        if not isinstance(seq_map, SequenceMap):
+            raise BadArgument(f"seq_map is a {type(seq_map).__name__}, expected a packjit.torch.SequenceMap; boundaries "
+                              "as tensors go by name: position_indices, cu_seqlens or seq_idx")
         return seq_map
     if position_indices is not None:
         return SequenceMap.from_position_indices(position_indices)

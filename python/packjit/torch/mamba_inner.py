@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from packjit.torch import ops
 from packjit.torch.functional import conv1d_pack, ssm_pack
-from packjit.torch.sequence_map import SequenceMap, live_map
+from packjit.torch.sequence_map import SequenceMap, live_map, refuse_changed
 
 
 def mamba_inner(xz: Tensor, conv_weight: Tensor, conv_bias: Tensor | None, x_proj_weight: Tensor,
@@ -27,7 +27,8 @@ def mamba_inner(xz: Tensor, conv_weight: Tensor, conv_bias: Tensor | None, x_pro
     """
     arguments = (xz, conv_weight, conv_bias, x_proj_weight, dt_proj_weight, A, D, delta_bias)
     if not torch.compiler.is_compiling() and ops.is_plain(*arguments):
-        return _MambaInner.apply(live_map(seq_map.handle), seq_map.handle, checkpoints, *arguments)
+        return _MambaInner.apply(live_map(seq_map.handle), seq_map.handle,
+                                 checkpoints and torch.is_grad_enabled(), *arguments)
     # The same of separate operators, for whatever traces or intercepts them.
     x, z = xz.chunk(2, dim=-1)
     x = conv1d_pack(x, conv_weight, conv_bias, seq_map=seq_map)
@@ -57,7 +58,7 @@ class _MambaInner(torch.autograd.Function):
                                        True, False, checkpoints and any(ctx.needs_input_grad))
         ctx.save_for_backward(xz, conv_weight, conv_bias, x_proj_weight, dt_proj_weight, A, D, delta_bias, x, projected,
                               delta, stored, handle)
-        ctx.seq_map = seq_map
+        ctx.seq_map, ctx.handle, ctx.version = seq_map, handle, handle._version
         return y
 
     @staticmethod
@@ -65,6 +66,7 @@ class _MambaInner(torch.autograd.Function):
     def backward(ctx, dy):
         (xz, conv_weight, conv_bias, x_proj_weight, dt_proj_weight, A, D, delta_bias, x, projected, delta, stored,
          _) = ctx.saved_tensors
+        refuse_changed(ctx.handle, ctx.version)
         sizes = _sizes(dt_proj_weight, A)
         x_in, z = xz.chunk(2, dim=-1)
         dt, B, C = projected.split(sizes, dim=-1)

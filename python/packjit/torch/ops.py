@@ -22,7 +22,7 @@ import packjit
 from packjit import _c
 from packjit.errors import PackjitError
 from packjit.torch import calls
-from packjit.torch.sequence_map import live_map
+from packjit.torch.sequence_map import live_map, refuse_changed
 
 # --- what the C calls need, and their outputs -------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ class EagerConv1dPack(torch.autograd.Function):
     def forward(ctx, seq_map, handle, x, weight, bias, initial_states, silu, final_states):
         out, states = conv_forward(seq_map, x, weight, bias, initial_states, silu, final_states)
         ctx.save_for_backward(x, weight, bias, initial_states, handle)
-        ctx.seq_map, ctx.silu = seq_map, silu
+        ctx.seq_map, ctx.silu, ctx.handle, ctx.version = seq_map, silu, handle, handle._version
         if not final_states:
             return out
         ctx.set_materialize_grads(False)
@@ -135,6 +135,7 @@ class EagerConv1dPack(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dout, dfinal_states=None):
         *inputs, handle = ctx.saved_tensors
+        refuse_changed(ctx.handle, ctx.version)
         if dout is None:
             dout = torch.zeros_like(inputs[0])
         if torch.is_grad_enabled() or not is_plain(dout):
@@ -153,7 +154,7 @@ class EagerSsmPack(torch.autograd.Function):
         inputs = (u, delta, A, B, C, D, z, delta_bias, initial_states)
         out, states, stored = ssm_forward(seq_map, *inputs, softplus, final_states, checkpoints)
         ctx.save_for_backward(*inputs, stored, handle)
-        ctx.seq_map, ctx.softplus = seq_map, softplus
+        ctx.seq_map, ctx.softplus, ctx.handle, ctx.version = seq_map, softplus, handle, handle._version
         if not final_states:
             return out
         ctx.set_materialize_grads(False)
@@ -162,6 +163,7 @@ class EagerSsmPack(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dout, dfinal_states=None):
         *inputs, stored, handle = ctx.saved_tensors
+        refuse_changed(ctx.handle, ctx.version)
         if dout is None:
             dout = torch.zeros_like(inputs[0])
         if torch.is_grad_enabled() or not is_plain(dout):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import packjit
-from packjit.errors import BadArgument
+from packjit.errors import BadArgument, PackjitError
 
 _ids = itertools.count(1)
 _live: Dict[int, weakref.ref] = {}
@@ -60,6 +60,14 @@ def live_map(handle: Tensor) -> packjit.SequenceMap:
     return seq_map
 
 
+def refuse_changed(handle: Tensor, version: int) -> None:
+    """Raises where the map was built anew since the handle had `version`. autograd sees that by itself in saved
+    tensors, but not in those that hooks keep (save_on_cpu) or make again (torch.utils.checkpoint)."""
+    if handle._version != version:
+        raise PackjitError("the SequenceMap was updated between this forward and its backward, which needs the old "
+                           "boundaries; update it after the backward, or make a map for each batch")
+
+
 class _Id(ctypes.c_int64):
     """Memory of a handle, which PyTorch keeps with the tensor's storage; it keeps the map."""
 
@@ -71,9 +79,10 @@ def _handle_of(seq_map: packjit.SequenceMap) -> Tensor:
     _live[key] = weakref.ref(seq_map, lambda _: _live.pop(key, None))
     memory = _Id(key)
     memory.seq_map = seq_map
-    flat = torch.frombuffer(memory, dtype=torch.int64)
-    # Not a view: autograd and torch.compile treat those otherwise.
-    handle = torch.empty((), dtype=torch.int64, device="cpu").set_(flat.untyped_storage(), 0, (), ())
+    with torch.inference_mode(False):  # a map made for evaluation may be kept, and serve training
+        flat = torch.frombuffer(memory, dtype=torch.int64)
+        # Not a view: autograd and torch.compile treat those otherwise.
+        handle = torch.empty((), dtype=torch.int64, device="cpu").set_(flat.untyped_storage(), 0, (), ())
     handle._packjit_map = seq_map  # found without reading the id
     return handle
 
@@ -132,6 +141,9 @@ class SequenceMap:
         if (max_sequences is None) != (max_seqlen is None):
             raise BadArgument(f"SequenceMap: max_sequences is {max_sequences} and max_seqlen is {max_seqlen}; give "
                               "both, or neither where the boundaries may be read back")
+        if max_sequences is not None and (max_sequences < 1 or max_seqlen < 1):
+            raise BadArgument(f"SequenceMap: max_sequences is {max_sequences} and max_seqlen is {max_seqlen}, expected "
+                              "1 or more")
         self.form, self.batch, self.seqlen, self.device = form, batch, seqlen, device
         self.max_sequences, self.max_seqlen = max_sequences, max_seqlen
         self._fill(boundaries)
