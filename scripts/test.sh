@@ -5,7 +5,7 @@
 #   scripts/test.sh                 what continuous integration runs
 #   scripts/test.sh --quick         the same without clang-tidy
 #   scripts/test.sh --sanitizers    the tests labelled `sanitize` under the address and undefined-behaviour sanitizers,
-#                                   and under the thread sanitizer: for every night
+#                                   and under the thread sanitizer, and a slow check of clang-tidy: for every night
 #
 # A second run on an unchanged tree repeats every test, but not clang-tidy and the sanitizers: their last clean run on the
 # same contents counts, and the output says so.
@@ -101,6 +101,8 @@ if [ -n "$sanitizers" ]; then
     logged "$preset-tests" ctest --preset "$preset" -j "$jobs"
     grep 'tests passed' "$logs/$preset-tests.log" | tee "$stamp.$preset"
   done
+  step "clang-tidy, the check that takes longest"
+  scripts/tidy.py build/asan "--checks=-*,performance-unnecessary-value-param"
   step "done, logs in $logs"
   exit 0
 fi

@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Runs clang-tidy over the project's sources but its tests, or over the files named: scripts/tidy.py BUILD_DIR [FILE...]
+"""Runs clang-tidy over the project's sources but its tests, or over the files named:
+
+    scripts/tidy.py BUILD_DIR [FILE...]
+    scripts/tidy.py BUILD_DIR --checks=CHECKS [FILE...]     other checks than those of .clang-tidy, as clang-tidy has them
 
 A file that was clean before is not checked again while nothing that decides the outcome has changed: the file, the
 project's headers that it includes (from the build's dependency log), its compile command, .clang-tidy, clang-tidy's
@@ -17,7 +20,8 @@ import sys
 
 root = pathlib.Path(__file__).resolve().parent.parent
 build = pathlib.Path(sys.argv[1]).resolve()
-chosen = {pathlib.Path(name).resolve() for name in sys.argv[2:]}
+checks = [argument for argument in sys.argv[2:] if argument.startswith("--checks=")]
+chosen = {pathlib.Path(name).resolve() for name in sys.argv[2:] if name not in checks}
 stamps = build / "tidy-stamps"
 stamps.mkdir(parents=True, exist_ok=True)
 
@@ -47,12 +51,12 @@ def key_of(entry, headers, fixed):
 
 
 def check(entry):
-    result = subprocess.run(["clang-tidy", "--quiet", "-p", build, entry["file"]], capture_output=True, text=True)
+    result = subprocess.run(["clang-tidy", "--quiet", *checks, "-p", build, entry["file"]], capture_output=True, text=True)
     return entry, result.returncode, result.stdout, result.stderr
 
 
 version = subprocess.run(["clang-tidy", "--version"], capture_output=True, check=True).stdout
-fixed = version + (root / ".clang-tidy").read_bytes()
+fixed = version + (root / ".clang-tidy").read_bytes() + "".join(checks).encode()
 headers = project_headers()
 todo, unchanged = [], 0
 for entry in json.loads((build / "compile_commands.json").read_text()):
