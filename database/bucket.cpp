@@ -22,7 +22,7 @@ std::int64_t rounded_up(std::int64_t value, std::int64_t parts, std::int64_t lea
 
 constexpr std::int64_t kDimParts = 4, kLeastDim = 32, kMostDim = 131'072;
 constexpr std::int64_t kTokenParts = 2, kLeastTokens = 1024, kMostTokens = 262'144;
-constexpr std::array<std::int64_t, 4> kScanTokens = {512, 4096, 32'768, 262'144};
+constexpr std::array<std::int64_t, 5> kScanTokens = {512, 4096, 16'384, 32'768, 262'144};
 constexpr std::array<std::int64_t, 4> kSpreads = {1, 4, 16, 64};
 constexpr std::int64_t kShortMean = 16, kLongMean = 512;
 constexpr std::int64_t kLongestShortMean = 64;  // tokens

@@ -16,7 +16,7 @@ namespace packjit {
 struct Bucket {
   std::int64_t dim = 0;     ///< rounded up to 1, 1.25, 1.5 or 1.75 times a power of two, from 32 to 131,072
   std::int64_t tokens = 0;  ///< convolution: rounded up to 1 or 1.5 times a power of two, from 1,024 to 262,144; scan:
-                            ///< the nearest of 512, 4,096, 32,768 and 262,144
+                            ///< the nearest of 512, 4,096, 16,384, 32,768 and 262,144
   std::int64_t spread = 0;  ///< scan: tokens over the longest sequence, the nearest of 1, 4, 16 and 64; else 0
   std::int64_t mean_length = 0;  ///< scan: 16 where sequences have 64 tokens or fewer on average, otherwise 512; else 0
   friend bool operator==(const Bucket&, const Bucket&) = default;
@@ -29,7 +29,7 @@ struct Bucket {
 /// A shape of the bucket to measure for it: bucket_of(op, representative(op, b)) == b.
 [[nodiscard]] Workload representative(Operator op, const Bucket& bucket);
 
-/// The buckets of one dim that real batches fall into, smallest first: 17, of a scan as of a convolution. A scan's
+/// The buckets of one dim that real batches fall into, smallest first: 17 of a convolution, 20 of a scan. A scan's
 /// other buckets take the Config of the nearest.
 [[nodiscard]] std::vector<Bucket> buckets_to_tune(Operator op, std::int64_t dim);
 

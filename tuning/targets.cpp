@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstddef>
 #include <numeric>
 #include <stdexcept>
 #include <tuple>
@@ -51,10 +53,10 @@ std::vector<std::int64_t> spread_lengths(std::int64_t tokens, std::int64_t count
 }
 
 /// What is used most, first; equal numbers keep their order.
-std::tuple<int, double, int> rank_of(const TuningTarget& target) {
-  constexpr std::int64_t kMuch = 32'768, kLittle = 4096;  // tokens
+std::tuple<std::ptrdiff_t, double, int> rank_of(const TuningTarget& target) {
+  constexpr std::array<std::int64_t, 3> kUsualTokens = {32'768, 16'384, 4096};
   const Bucket& bucket = target.bucket;
-  const int tokens = bucket.tokens == kMuch ? 0 : bucket.tokens == kLittle ? 1 : 2;
+  const auto tokens = std::ranges::find(kUsualTokens, bucket.tokens) - kUsualTokens.begin();
   constexpr double kUsualSpread = 16;  // a pack of documents
   const double spread = bucket.spread > 0 ? std::abs(std::log2(static_cast<double>(bucket.spread) / kUsualSpread)) : 0;
   constexpr std::int64_t kDocuments = 512;

@@ -24,6 +24,8 @@ TEST(Bucket, SeesHowAScansWorkIsSharedOut) {
             (Bucket{4096, 32'768, 16, 512}));
   EXPECT_EQ(bucket_of(op, {.tokens = 32'768, .sequences = 1, .dim = 4096, .longest = 32'768}),
             (Bucket{4096, 32'768, 1, 512}));
+  EXPECT_EQ(bucket_of(op, {.tokens = 16'382, .sequences = 50, .dim = 3072, .longest = 2048}),
+            (Bucket{3072, 16'384, 4, 512}));
   EXPECT_EQ(bucket_of(op, {.tokens = 65'536, .sequences = 4096, .dim = 1024, .longest = 16}),
             (Bucket{1024, 32'768, 64, 16}));
   // What a caller says too much of: more sequences than tokens, a longest of more than all.
@@ -35,7 +37,7 @@ TEST(Bucket, TheRepresentativeOfABucketFallsIntoIt) {
   for (const Operator op : kOperators) {
     for (const std::int64_t dim : {1, 100, 1536, 4096, 5120, 200'000}) {
       const std::vector<Bucket> buckets = buckets_to_tune(op, dim);
-      EXPECT_EQ(buckets.size(), is_scan(op) ? 15U : 17U);
+      EXPECT_EQ(buckets.size(), is_scan(op) ? 20U : 17U);
       EXPECT_EQ(std::set<Bucket>(buckets.begin(), buckets.end()).size(), buckets.size());
       for (const Bucket& bucket : buckets) {
         const Workload work = representative(op, bucket);
