@@ -6,8 +6,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <future>
+#include <limits>
 #include <stdexcept>
 #include <thread>
 
@@ -462,11 +465,15 @@ TEST_F(Sessions, AWarmCallCostsLittle) {
   const SmallScan scan(16);
   const MapHandle map = map_from_positions(device, kPositions, kStream);
   const auto nanoseconds_of = [&](auto call) {
-    constexpr int kCalls = 20000;
+    constexpr int kRounds = 20, kCallsARound = 1000;
     EXPECT_DONE(call());
-    const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < kCalls; ++i) call();
-    return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count() / kCalls;
+    double least = std::numeric_limits<double>::infinity();
+    for (int round = 0; round < kRounds; ++round) {
+      const std::clock_t start = std::clock();  // the processor's time: others may be busy on this machine
+      for (int i = 0; i < kCallsARound; ++i) call();
+      least = std::min(least, 1e9 * static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC / kCallsARound);
+    }
+    return least;
   };
   const int before = fake.counts().calls;
   const double forward = nanoseconds_of([&] { return scan.forward(op.get(), map.get(), kStream); });
@@ -475,8 +482,13 @@ TEST_F(Sessions, AWarmCallCostsLittle) {
   RecordProperty("forward_ns", static_cast<int>(forward));
   RecordProperty("backward_ns", static_cast<int>(backward));
   std::printf("host time of a warm call, launches left out: forward %.0f ns, backward %.0f ns\n", forward, backward);
-  EXPECT_LT(forward, 20000);  // a call that generates or checks anew takes far longer
-  EXPECT_LT(backward, 40000);
+#ifdef __SANITIZE_THREAD__
+  constexpr double kWatched = 5;  // each access to memory is looked at
+#else
+  constexpr double kWatched = 1;
+#endif
+  EXPECT_LT(forward, kWatched * 20000);  // a call that generates or checks anew takes far longer
+  EXPECT_LT(backward, kWatched * 40000);
 }
 
 }  // namespace
