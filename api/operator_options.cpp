@@ -34,6 +34,7 @@ constexpr Option kOptions[] = {
     {"constant_B", "constant_B", Kind::on_off, &packjit_operator_options::constant_B},
     {"constant_C", "constant_C", Kind::on_off, &packjit_operator_options::constant_C},
     {"complex_A", "complex_A", Kind::on_off, &packjit_operator_options::complex_A},
+    {"fp32_weights", "fp32_weights", Kind::on_off, &packjit_operator_options::fp32_weights},
 };
 
 /// 0 leaves the Spec's default.

@@ -140,6 +140,7 @@ Spec spec_of(const Case& check_case) {
   } else {
     set_if_known(values, "conv_width", static_cast<int>(check_case.conv_width));
     set_if_known(values, "bias", check_case.bias);
+    set_if_known(values, "fp32_weights", check_case.fp32_weights);
     set_if_known(values, "map", static_cast<int>(check_case.map));
     if (values.has("activation")) values.set_text("activation", check_case.silu ? "silu" : "none");
   }
@@ -171,6 +172,7 @@ Case case_of(const Spec& spec) {
     result.conv_width = values["conv_width"];
     result.bias = is_on("bias");
     result.silu = is_on("activation");
+    result.fp32_weights = is_on("fp32_weights");
     if (values.has("map")) result.map = static_cast<MapStorage>(values["map"]);
   }
   return result;

@@ -32,7 +32,7 @@ struct Case {
   std::int64_t conv_width = 4;                                     ///< convolution only
   bool softplus = true, D = true, z = true, delta_bias = true;     ///< scan only
   bool constant_B = false, constant_C = false, complex_A = false;  ///< scan only
-  bool bias = true, silu = true;                                   ///< convolution only
+  bool bias = true, silu = true, fp32_weights = false;             ///< convolution only
   MapStorage map = MapStorage::positions;                          ///< convolution only
   bool initial_states = false;
   bool final_states = false;  ///< forward: asked for; backward: their gradient is given

@@ -111,6 +111,7 @@ void read_option(Case& c, const std::string& name, const json& value) {
   if (name == "constant_C") return option(scan, c.constant_C);
   if (name == "complex_A") return option(scan, c.complex_A);
   if (name == "bias") return option(!scan, c.bias);
+  if (name == "fp32_weights") return option(!scan, c.fp32_weights);
   if (name == "initial_states") return option(true, c.initial_states);
   if (name == "final_states") return option(true, c.final_states);
   bool unused = false;
@@ -228,6 +229,7 @@ json case_json(const Case& c) {
     document.update({{"conv_width", c.conv_width},
                      {"bias", c.bias},
                      {"activation", c.silu ? "silu" : "none"},
+                     {"fp32_weights", c.fp32_weights},
                      {"map", kMapLabels[static_cast<std::size_t>(c.map)]}});
   }
   for (const Row& row : c.rows) {

@@ -81,8 +81,9 @@ HostTensors make_inputs(const Case& c) {
   } else {
     const std::vector<std::int64_t> states = {n_sequences, c.dim, c.conv_width - 1};
     builder.add("x", dtype, activation, normal);
-    builder.add("weight", dtype, {c.dim, c.conv_width}, scaled(0.5));
-    if (c.bias) builder.add("bias", dtype, {c.dim}, scaled(0.5));
+    const ElementType of_weights = c.fp32_weights ? fp32 : dtype;
+    builder.add("weight", of_weights, {c.dim, c.conv_width}, scaled(0.5));
+    if (c.bias) builder.add("bias", of_weights, {c.dim}, scaled(0.5));
     if (c.initial_states) builder.add("initial_states", dtype, states, normal);
     if (is_backward(c.op) && c.final_states) builder.add("dfinal_states", dtype, states, normal);
   }

@@ -52,6 +52,7 @@ class Matrix {
       odd_sizes(op);
       strided(op);
       simple_scans(op);
+      fp32_weights(op);
       if (coverage_ == Coverage::full) large(op);
     }
     return std::move(plans_);
@@ -201,6 +202,32 @@ class Matrix {
     c.groups = 2;
     c.constant_C = true;
     rows_for(c, 13, true);
+    add(c, {CheckKind::oracle, CheckKind::isolation});
+  }
+  /// fp32 weight and bias beside half activations: short accesses and long ones, wide filters, each layout.
+  void fp32_weights(Operator op) {
+    if (is_scan(op)) return;
+    Case c = base(op, Dtype::bf16);
+    c.name = "fp32 weights";
+    c.fp32_weights = c.initial_states = c.final_states = true;
+    rows_for(c, 14, true);
+    add(c, all_checks());
+
+    c.name = "fp32 weights, vectors of 8";
+    c.config = {{"vector", "8"}};
+    add(c, {CheckKind::oracle});
+
+    c.config.clear();
+    c.dtype = Dtype::fp16;
+    c.name = "fp32 weights, conv_width 7, dim 21";
+    c.conv_width = 7;
+    c.dim = 21;
+    rows_for(c, 15, true);
+    add(c, {CheckKind::oracle, CheckKind::isolation, CheckKind::cut});
+
+    c.name = "fp32 weights, bare, channel-major";
+    c.layout = Layout::channel_major;
+    c.bias = c.silu = c.initial_states = c.final_states = false;
     add(c, {CheckKind::oracle, CheckKind::isolation});
   }
   void large(Operator op) {

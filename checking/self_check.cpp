@@ -113,6 +113,7 @@ Case self_check_case(const Spec& spec, const Config& config) {
     c.conv_width = values["conv_width"];
     c.bias = is_on(values, "bias");
     c.silu = values.text("activation") == "silu";
+    c.fp32_weights = is_on(values, "fp32_weights");
     c.map = static_cast<MapStorage>(values["map"]);
   }
   // More than a warp, no multiple of one, and so that the vector stays what it is; less where the oracle would be slow.

@@ -86,12 +86,18 @@ class Selection {
   }
 
   /// Whether numbers of the scan are complex, and whether B and C are of channels: A's dtype and their ranks say so.
+  /// Whether weights of the convolution are fp32: weight's dtype says so.
   void read_kinds() {
-    if (!is_scan(spec().op)) return;
     const auto found = [&](std::string_view name) {
       const auto it = file_.tensors.find(name);
       return it == file_.tensors.end() ? nullptr : &it->second;
     };
+    if (!is_scan(spec().op)) {
+      const HostTensor* weight = found("weight");
+      const bool half = static_cast<Dtype>(spec().values["dtype"]) != Dtype::fp32;
+      if (half && weight != nullptr) spec().values.set("fp32_weights", weight->type == ElementType::fp32 ? 1 : 0);
+      return;
+    }
     if (const HostTensor* A = found("A")) spec().values.set("complex_A", A->type == ElementType::complex64 ? 1 : 0);
     for (const auto& [name, field] : {std::pair{"B", "constant_B"}, std::pair{"C", "constant_C"}}) {
       if (const HostTensor* tensor = found(name)) spec().values.set(field, tensor->shape.size() == 2 ? 1 : 0);

@@ -18,36 +18,46 @@ struct Candidate {
   const Entry* entry;
   Outcome outcome;
   double distance;
-  std::size_t rank;  ///< of its database
+  bool half_weights;  ///< tuned without fp32_weights, which the Spec has
+  std::size_t rank;   ///< of its database
 };
+
+/// Weights are read once a tile and kept as fp32 whatever they are, so a Config is as fast without fp32_weights.
+Spec with_half_weights(Spec spec) {
+  if (spec.values.has("fp32_weights")) spec.values.set("fp32_weights", 0);
+  return spec;
+}
 
 std::string origin_of(const Candidate& candidate) {
   const Entry& entry = *candidate.entry;
-  return fmt::format("{}, {} entry of {} ({})",
+  return fmt::format("{}, {} entry of {} ({}{})",
                      candidate.database->origin.empty() ? "a database" : candidate.database->origin,
-                     candidate.database->gpu->name, entry.date, text_of(entry.bucket, entry.spec.op));
+                     candidate.database->gpu->name, entry.date, text_of(entry.bucket, entry.spec.op),
+                     candidate.half_weights ? ", tuned without fp32_weights" : "");
 }
 
 /// In the order in which they are tried.
 std::vector<Candidate> candidates_of(std::span<const Database* const> databases, const Spec& spec,
                                      const GpuProperties& gpu, const Bucket& bucket) {
   std::vector<Candidate> found;
+  const Spec half_weights = with_half_weights(spec);
   for (std::size_t rank = 0; rank < databases.size(); ++rank) {
     const Database* database = databases[rank];
     if (!database->gpu || database->gpu->arch != gpu.arch) continue;
     const bool same = same_model(*database->gpu, gpu);
     for (const Entry& entry : database->entries) {
-      if (entry.spec != spec) continue;
+      if (entry.spec != spec && entry.spec != half_weights) continue;
       const std::optional<double> away = distance(spec.op, entry.bucket, bucket);
       if (!away) continue;
       const Outcome outcome = !same                    ? Outcome::same_architecture
                               : entry.bucket == bucket ? Outcome::exact
                                                        : Outcome::nearest_shape;
-      found.push_back({database, &entry, outcome, *away, rank});
+      found.push_back({database, &entry, outcome, *away, entry.spec != spec, rank});
     }
   }
   std::ranges::stable_sort(found, {}, [](const Candidate& candidate) {
-    return std::tuple(candidate.outcome, candidate.distance, candidate.rank, candidate.entry->bucket);
+    return std::tuple(candidate.outcome, candidate.distance, candidate.half_weights, candidate.rank,
+                      candidate.entry->bucket);
   });
   return found;
 }

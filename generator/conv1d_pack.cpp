@@ -19,6 +19,7 @@ constexpr Field kSpecFields[] = {
     {"final_states", 0, 1, 0, kSwitch, "the last inputs of each sequence are an output"},
     kLayoutField,
     kMapField,
+    {"fp32_weights", 0, 1, 0, kSwitch, "weight and bias are fp32, whatever the dtype", true},
 };
 constexpr Field kBlockField = {"block", 32, 1024, 128, {}, "threads of a block"};
 constexpr Field kLoadTokensField = {"load_tokens", 1, 16, 4, {}, "tokens that a thread loads together"};
@@ -105,6 +106,12 @@ std::span<const Field> conv_config_fields(bool backward) {
 std::span<const TensorRule> conv_tensor_rules(bool backward) {
   if (backward) return kBackwardTensors;
   return kForwardTensors;
+}
+
+void conv_adapt_rules(const Spec& spec, std::span<TensorRule> rules) {
+  for (TensorRule& rule : rules) {
+    if (rule.name == "weight" || rule.name == "bias") rule.always_fp32 = spec.values["fp32_weights"] != 0;
+  }
 }
 
 void check_conv_pair(const Spec& spec, const Config& config) {

@@ -11,6 +11,8 @@ namespace packjit {
 [[nodiscard]] std::span<const Field> conv_spec_fields();
 [[nodiscard]] std::span<const Field> conv_config_fields(bool backward);
 [[nodiscard]] std::span<const TensorRule> conv_tensor_rules(bool backward);
+/// Gives the rules what the Spec says about weight and bias.
+void conv_adapt_rules(const Spec& spec, std::span<TensorRule> rules);
 void check_conv_pair(const Spec& spec, const Config& config);
 [[nodiscard]] std::vector<FieldChoices> conv_choices(const Spec& spec);
 [[nodiscard]] bool conv_worth_trying(const Spec& spec, const Config& config);

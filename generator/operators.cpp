@@ -57,7 +57,11 @@ std::span<const TensorRule> tensor_rules(Operator op) {
 std::vector<TensorRule> tensor_rules(const Spec& spec) {
   const std::span<const TensorRule> usual = tensor_rules(spec.op);
   std::vector<TensorRule> rules(usual.begin(), usual.end());
-  if (is_scan(spec.op)) ssm_adapt_rules(spec, rules);
+  if (is_scan(spec.op)) {
+    ssm_adapt_rules(spec, rules);
+  } else {
+    conv_adapt_rules(spec, rules);
+  }
   return rules;
 }
 

@@ -78,7 +78,7 @@ struct TensorRule {
 [[nodiscard]] std::span<const TensorRule> tensor_rules(Operator op);
 /// The same tensors in the same order, with the shapes and types that the Spec gives them: constant B and C are of
 /// channels and not of tokens; with complex A, what is fp32 and of states is complex, and B and C of tokens have two
-/// numbers a state.
+/// numbers a state; weight and bias are fp32 where the Spec says so.
 [[nodiscard]] std::vector<TensorRule> tensor_rules(const Spec& spec);
 
 /// Sizes that the shape symbols stand for. `history` is conv_width - 1, `state_reals` ("2*d_state") what it says.

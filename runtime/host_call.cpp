@@ -147,7 +147,12 @@ class Call {
       // An int holds every size that is in range; what is not is clipped and refused by the field.
       spec_.values.set(dimension, static_cast<int>(std::clamp<std::int64_t>(size, 0, 1 << 20)));
     }
-    if (!is_scan(spec_.op)) return;
+    if (!is_scan(spec_.op)) {
+      const auto it = inputs_.find("weight");
+      const bool half = static_cast<Dtype>(spec_.values["dtype"]) != Dtype::fp32;  // else there is nothing to tell
+      if (half && it != inputs_.end()) spec_.values.set("fp32_weights", it->second.type == ElementType::fp32 ? 1 : 0);
+      return;
+    }
     if (const auto it = inputs_.find("A"); it != inputs_.end()) {
       spec_.values.set("complex_A", it->second.type == ElementType::complex64 ? 1 : 0);
     }

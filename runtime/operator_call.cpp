@@ -68,6 +68,7 @@ void check_storage(const Spec& spec, const Config& config, const MapShape& seque
 }
 
 bool is_activation(const TensorRule& rule) { return rule.shape == "batch seqlen dim"; }
+bool is_filter(const TensorRule& rule) { return rule.name == "weight" || rule.name == "bias"; }
 
 /// Whether the Spec has the tensor at all.
 bool wanted(const Spec& spec, const TensorRule& rule) { return rule.field.empty() || spec.values[rule.field] != 0; }
@@ -85,11 +86,12 @@ std::string expected_shape(const TensorRule& rule, const Sizes& sizes) {
 void check_dtype(const Spec& spec, const TensorRule& rule, const TensorView& view) {
   const ElementType expected = element_type(spec, rule);
   if (view.type == expected) return;
-  throw std::invalid_argument(fmt::format("{}: tensor {} is {}, expected {}: {}", name_of(spec.op), rule.name,
-                                          name_of(view.type), name_of(expected),
-                                          rule.complex       ? "A is complex, so states and what meets them are"
-                                          : rule.always_fp32 ? "parameters, states and their gradients are fp32"
-                                                             : "activations all have one dtype"));
+  throw std::invalid_argument(fmt::format(
+      "{}: tensor {} is {}, expected {}: {}", name_of(spec.op), rule.name, name_of(view.type), name_of(expected),
+      rule.complex       ? "A is complex, so states and what meets them are"
+      : is_filter(rule)  ? "with fp32_weights = on weight and bias are fp32, else of the dtype of x"
+      : rule.always_fp32 ? "parameters, states and their gradients are fp32"
+                         : "activations all have one dtype"));
 }
 
 /// Parameters, states and their gradients are read and written as dense arrays.
@@ -160,12 +162,12 @@ bool divisible(std::int64_t value, std::int64_t by) { return value % by == 0; }
 bool fits_vector(const Spec& spec, const TensorViews& tensors, int vector) {
   for (const TensorRule& rule : tensor_rules(spec.op)) {
     const auto it = tensors.find(rule.name);
-    const bool filter = rule.name == "weight" || rule.name == "bias";
-    if (it == tensors.end() || !(is_activation(rule) || filter)) continue;
+    if (it == tensors.end() || !(is_activation(rule) || is_filter(rule))) continue;
     const TensorView& view = it->second;
-    const auto bytes = static_cast<std::uintptr_t>(vector) * size_of(view.type);
+    // Weights of fp32 beside half activations are moved by several accesses.
+    const auto bytes = std::min<std::uintptr_t>(vector * size_of(view.type), kLongestAccess);
     if (reinterpret_cast<std::uintptr_t>(view.data) % bytes != 0) return false;
-    if (filter) continue;
+    if (is_filter(rule)) continue;
     if (!divisible(view.size[2], vector)) return false;
     if (view.size[0] > 1 && !divisible(view.stride[0], vector)) return false;
     if (view.size[1] > 1 && !divisible(view.stride[1], vector)) return false;

@@ -317,9 +317,15 @@ extern "C" __global__ void __launch_bounds__(128, 1) conv1d_pack_bwd_initial_sta
   if (channel >= args.dim) return;
   float weight[CONV_WIDTH], bias = 0.0f;
   for (int k = 0; k < CONV_WIDTH; ++k) {
+#if HAS_FP32_WEIGHTS
+    weight[k] = static_cast<const float*>(args.weight)[channel * CONV_WIDTH + CONV_WIDTH - 1 - k];
+#else
     weight[k] = to_float(static_cast<const Element*>(args.weight)[channel * CONV_WIDTH + CONV_WIDTH - 1 - k]);
+#endif
   }
-#if HAS_BIAS
+#if HAS_BIAS && HAS_FP32_WEIGHTS
+  bias = static_cast<const float*>(args.bias)[channel];
+#elif HAS_BIAS
   bias = to_float(static_cast<const Element*>(args.bias)[channel]);
 #endif
   for (int64 index = blockIdx.y; index < *args.item_count; index += gridDim.y) {

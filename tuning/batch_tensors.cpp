@@ -31,7 +31,7 @@ BatchTensors::BatchTensors(Device& device, std::span<const Spec> specs, const Si
                            std::uint64_t seed)
     : sets_(static_cast<std::size_t>(sets)) {
   for (const Spec& spec : specs) {
-    for (const TensorRule& rule : tensor_rules(spec.op)) {
+    for (const TensorRule& rule : tensor_rules(spec)) {
       if (!has_tensor(spec, rule)) continue;
       for (TensorViews& views : sets_) {
         if (views.contains(rule.name)) continue;
@@ -45,7 +45,7 @@ BatchTensors::BatchTensors(Device& device, std::span<const Spec> specs, const Si
 
 TensorViews BatchTensors::views(const Spec& spec, int set) const {
   TensorViews result;
-  for (const TensorRule& rule : tensor_rules(spec.op)) {
+  for (const TensorRule& rule : tensor_rules(spec)) {
     if (has_tensor(spec, rule)) result.emplace(rule.name, sets_[static_cast<std::size_t>(set)].find(rule.name)->second);
   }
   return result;

@@ -64,7 +64,7 @@ std::int64_t element_bytes(const TensorRule& rule, const Spec& spec) {
 
 std::int64_t tensor_bytes(const Spec& spec, const Sizes& sizes) {
   std::int64_t bytes = 0;
-  for (const TensorRule& rule : tensor_rules(spec.op)) {
+  for (const TensorRule& rule : tensor_rules(spec)) {
     if (has_tensor(spec, rule)) bytes += element_count(rule, sizes) * element_bytes(rule, spec);
   }
   return bytes;
@@ -72,9 +72,9 @@ std::int64_t tensor_bytes(const Spec& spec, const Sizes& sizes) {
 
 std::int64_t saved_bytes(const Spec& forward, const Spec& backward, const Sizes& sizes) {
   std::int64_t bytes = 0;
-  for (const TensorRule& read : tensor_rules(backward.op)) {
+  for (const TensorRule& read : tensor_rules(backward)) {
     if (read.output || !has_tensor(backward, read)) continue;
-    for (const TensorRule& written : tensor_rules(forward.op)) {
+    for (const TensorRule& written : tensor_rules(forward)) {
       if (written.output && written.name == read.name)
         bytes += element_count(read, sizes) * element_bytes(read, backward);
     }

@@ -117,12 +117,13 @@ class Conv1dPack : public PackedOperator {
     bool bias = true, silu = true;
     bool initial_states = false, final_states = false;
     MapStorage map_storage = MapStorage::positions;
+    bool fp32_weights = false;  ///< weight and bias are fp32, whatever the dtype
   };
   /// Absent where the options have none.
   struct Forward {
     Tensor x = {};
-    Tensor weight = {};          ///< (dim, W)
-    Tensor bias = {};            ///< (dim)
+    Tensor weight = {};          ///< (dim, W), with fp32_weights fp32
+    Tensor bias = {};            ///< (dim), as weight
     Tensor initial_states = {};  ///< (n_sequences, dim, W - 1)
     Tensor out = {};
     Tensor final_states = {};  ///< as initial_states
@@ -146,6 +147,7 @@ class Conv1dPack : public PackedOperator {
     c.initial_states = on_off(options.initial_states);
     c.final_states = on_off(options.final_states);
     c.map_storage = static_cast<std::int32_t>(options.map_storage);
+    c.fp32_weights = on_off(options.fp32_weights);
     packjit_operator* handle = nullptr;
     const Status status(packjit_operator_create(device.handle(), &c, &handle));
     if (!status) return status;

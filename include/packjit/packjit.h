@@ -195,6 +195,7 @@ typedef struct {
   int32_t complex_A;  /* scan: A, states, constant B and C and their gradients are complex64; B and C of tokens stay in the
                        * dtype, (batch, seqlen, groups, 2 * d_state), real and imaginary parts in turn; y sums
                        * 2 * Re(C * h); gradients are dL/d(re) + i * dL/d(im); default off */
+  int32_t fp32_weights; /* convolution: weight and bias are fp32, whatever the dtype; default off */
 } packjit_operator_options;
 
 PACKJIT_API packjit_status packjit_operator_create(packjit_device* device, const packjit_operator_options* options,
@@ -254,8 +255,8 @@ typedef struct {
 typedef struct {
   size_t struct_size;
   const packjit_tensor* x;
-  const packjit_tensor* weight;         /* (dim, conv_width) */
-  const packjit_tensor* bias;           /* (dim) */
+  const packjit_tensor* weight;         /* (dim, conv_width); with fp32_weights fp32 */
+  const packjit_tensor* bias;           /* (dim); as weight */
   const packjit_tensor* initial_states; /* (n_sequences, dim, conv_width - 1) */
   const packjit_tensor* out;            /* written */
   const packjit_tensor* final_states;   /* written; as initial_states */
@@ -264,8 +265,8 @@ typedef struct {
 typedef struct {
   size_t struct_size;
   const packjit_tensor* x;
-  const packjit_tensor* weight;         /* (dim, conv_width) */
-  const packjit_tensor* bias;           /* (dim) */
+  const packjit_tensor* weight;         /* (dim, conv_width); with fp32_weights fp32 */
+  const packjit_tensor* bias;           /* (dim); as weight */
   const packjit_tensor* initial_states; /* (n_sequences, dim, conv_width - 1) */
   const packjit_tensor* dout;
   const packjit_tensor* dfinal_states; /* as initial_states */

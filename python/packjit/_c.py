@@ -60,7 +60,7 @@ class packjit_map_info(Sized):
 class packjit_operator_options(Sized):
     _fields_ = [("struct_size", c_size_t),
                 *_members("op dtype conv_width bias silu map_storage d_state softplus D z delta_bias checkpoints "
-                          "initial_states final_states constant_B constant_C complex_A", c_int32)]
+                          "initial_states final_states constant_B constant_C complex_A fp32_weights", c_int32)]
 
 
 class packjit_shape(Sized):

@@ -101,9 +101,9 @@ class _Operator(Uncopyable):
 class Conv1dPack(_Operator):
     """y[t] = act(bias + sum over k of weight[W-1-k] * x[t-k]), where no tap leaves the token's sequence.
 
-    x, out and their gradients are (batch, seqlen, dim); weight (dim, conv_width) and bias (dim) have their dtype;
-    states (n_sequences, dim, conv_width - 1) too, the last inputs of each sequence, oldest first; dweight and dbias
-    are fp32. Any strides. Outputs are written completely; tokens of padding give 0.
+    x, out and their gradients are (batch, seqlen, dim); weight (dim, conv_width) and bias (dim) have their dtype, or
+    are fp32 with fp32_weights; states (n_sequences, dim, conv_width - 1) have it too, the last inputs of each sequence,
+    oldest first; dweight and dbias are fp32. Any strides. Outputs are written completely; tokens of padding give 0.
     """
 
     _forward_tensors = _c.packjit_conv1d_forward_tensors
@@ -112,9 +112,10 @@ class Conv1dPack(_Operator):
 
     def __init__(self, device: Device, *, dtype: str = "bfloat16", conv_width: int = 4, bias: bool = True,
                  silu: bool = True, initial_states: bool = False, final_states: bool = False,
-                 map_storage: str = "positions"):
+                 map_storage: str = "positions", fp32_weights: bool = False):
         """`dtype`: float32, float16 or bfloat16; `conv_width`: 1 to 16. Raises BadArgument."""
-        has = {"bias": bias, "initial_states": initial_states, "final_states": final_states}
+        has = {"bias": bias, "initial_states": initial_states, "final_states": final_states,
+               "fp32_weights": fp32_weights}
         super().__init__(device, _c.packjit_operator_options(
             op=_c.CONV1D_PACK, dtype=_dtype(dtype), conv_width=_positive(conv_width, "conv_width"), silu=_switch(silu),
             map_storage=_storage(map_storage), **{name: _switch(value) for name, value in has.items()}), has)

@@ -10,9 +10,29 @@ struct Filter {
   float weight[CONV_WIDTH][VECTOR], bias[VECTOR];
 };
 
+#if HAS_FP32_WEIGHTS && DTYPE != FP32
+// VECTOR neighbouring weights of fp32, by accesses of 16 bytes at most.
+constexpr int WEIGHTS = VECTOR < 4 ? VECTOR : 4;
+struct alignas(4 * WEIGHTS) WeightPack {
+  float weight[WEIGHTS];
+};
+__device__ __forceinline__ void load_pack(const float* from, float (&x)[VECTOR]) {
+#pragma unroll
+  for (int v = 0; v < VECTOR; v += WEIGHTS) {
+    WeightPack pack = *reinterpret_cast<const WeightPack*>(from + v);
+#pragma unroll
+    for (int i = 0; i < WEIGHTS; ++i) x[v + i] = pack.weight[i];
+  }
+}
+#endif
+
 // The weights of VECTOR channels lie side by side, CONV_WIDTH a channel, the one for the oldest input first.
 __device__ __forceinline__ void load_filter(const ConvArguments& args, int64 channel, Filter& filter) {
+#if HAS_FP32_WEIGHTS
+  const float* from = static_cast<const float*>(args.weight) + channel * CONV_WIDTH;
+#else
   const Element* from = static_cast<const Element*>(args.weight) + channel * CONV_WIDTH;
+#endif
   float weights[CONV_WIDTH][VECTOR];
 #pragma unroll
   for (int n = 0; n < CONV_WIDTH; ++n) load_pack(from + n * VECTOR, weights[n]);
@@ -25,7 +45,9 @@ __device__ __forceinline__ void load_filter(const ConvArguments& args, int64 cha
       filter.weight[k][v] = weights[at / VECTOR][at % VECTOR];
     }
   }
-#if HAS_BIAS
+#if HAS_BIAS && HAS_FP32_WEIGHTS
+  load_pack(static_cast<const float*>(args.bias) + channel, filter.bias);
+#elif HAS_BIAS
   load_pack(static_cast<const Element*>(args.bias) + channel, filter.bias);
 #endif
 }

@@ -22,6 +22,7 @@
 #define D_STATE 16
 #define CONV_WIDTH 4
 #define HAS_BIAS ON
+#define HAS_FP32_WEIGHTS OFF
 #define HAS_SOFTPLUS ON
 #define HAS_D ON
 #define HAS_Z ON

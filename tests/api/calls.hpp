@@ -36,6 +36,7 @@ inline packjit_operator_options options_of(const checking::Case& c) {
     o.conv_width = static_cast<std::int32_t>(c.conv_width);
     o.bias = on_off(c.bias);
     o.silu = on_off(c.silu);
+    o.fp32_weights = on_off(c.fp32_weights);
     o.map_storage = static_cast<std::int32_t>(c.map);
   }
   return o;

@@ -23,7 +23,8 @@ static_assert(sizeof(packjit_tensor) == 88 && offsetof(packjit_tensor, shape) ==
               offsetof(packjit_tensor, stride) == 56);
 static_assert(sizeof(packjit_map_options) == 48 && sizeof(packjit_map_info) == 48);
 static_assert(sizeof(packjit_operator_options) == 80 && offsetof(packjit_operator_options, d_state) == 32 &&
-              offsetof(packjit_operator_options, complex_A) == 72);
+              offsetof(packjit_operator_options, complex_A) == 72 &&
+              offsetof(packjit_operator_options, fp32_weights) == 76);
 static_assert(sizeof(packjit_shape) == 64 && offsetof(packjit_shape, caller_workspace) == 60 &&
               sizeof(packjit_workspace) == 24);
 static_assert(sizeof(packjit_conv1d_forward_tensors) == 56 && sizeof(packjit_conv1d_backward_tensors) == 88);
@@ -258,6 +259,13 @@ TEST_F(Host, OptionsOutOfRangeAreNamed) {
   EXPECT_NE(refused([](auto& o) { o.dtype = PACKJIT_INT32; }).find("int32"), std::string::npos);
   EXPECT_NE(refused([](auto& o) { o.dtype = PACKJIT_COMPLEX64; }).find("complex64"), std::string::npos);
   EXPECT_NE(refused([](auto& o) { o.complex_A = PACKJIT_ON; }).find("complex_A is 2, but conv1d_pack"),
+            std::string::npos);
+  EXPECT_NE(refused([](auto& o) {
+              o = {};
+              o.struct_size = sizeof(o);
+              o.op = PACKJIT_SSM_PACK;
+              o.fp32_weights = PACKJIT_ON;
+            }).find("fp32_weights is 2, but ssm_pack"),
             std::string::npos);
   for (auto member : {&packjit_operator_options::complex_A, &packjit_operator_options::constant_B,
                       &packjit_operator_options::constant_C}) {

@@ -170,6 +170,20 @@ TEST(Oracle, ConvolutionBackwardChannelMajorWithAMapOfTheDevice) {
   expect_within_bounds(c, inputs, runner.run(c.op), 4);
 }
 
+TEST(Oracle, ConvolutionWithFp32WeightsBesideHalfActivations) {
+  for (const Operator op : {Operator::conv1d_pack_fwd, Operator::conv1d_pack_bwd}) {
+    Case c = with_states(op);
+    c.dtype = Dtype::bf16;
+    c.fp32_weights = true;
+    Runner runner(c);
+    runner.make_map(true);
+    const HostTensors inputs = checking::make_inputs(c);
+    EXPECT_EQ(inputs.at("weight").type, ElementType::fp32);
+    runner.give(inputs);
+    expect_within_bounds(c, inputs, runner.run(c.op), is_backward(op) ? 4 : 2);
+  }
+}
+
 TEST(Oracle, ScanForwardWithGroups) {
   Case c = with_states(Operator::ssm_pack_fwd);
   c.groups = 2;

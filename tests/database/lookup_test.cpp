@@ -65,6 +65,26 @@ TEST(Lookup, TakesTheNearestShapeAndTheSameOfTwo) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(choose({&ends}, 2048).config.values["tile_tokens"], 24);
 }
 
+TEST(Lookup, WhatWasTunedWithoutFp32WeightsServesThemToo) {
+  Spec fp32 = kConv;
+  fp32.values.set("fp32_weights", 1);
+  Database user = database_of("user", {{2048, 24}, {4096, 40}});
+  const std::vector<const Database*> databases = {&user};
+  const Choice borrowed = look_up(databases, fp32, test_gpu(), {4096, 8, 1536, 512});
+  EXPECT_EQ(borrowed.outcome, Outcome::exact);
+  EXPECT_EQ(borrowed.config.values["tile_tokens"], 40);
+  EXPECT_EQ(borrowed.origin, "user, Test GPU entry of 2026-03-14 (dim 1536, tokens 4096, tuned without fp32_weights)");
+  // An entry of its own comes first, and serves nobody else.
+  Entry own = test_entry(4096);
+  own.spec = fp32;
+  own.config.values.set("tile_tokens", 56);
+  add(user, own);
+  const Choice exact = look_up(databases, fp32, test_gpu(), {4096, 8, 1536, 512});
+  EXPECT_EQ(exact.config.values["tile_tokens"], 56);
+  EXPECT_EQ(exact.origin, "user, Test GPU entry of 2026-03-14 (dim 1536, tokens 4096)");
+  EXPECT_EQ(choose({&user}, 4096).config.values["tile_tokens"], 40);
+}
+
 TEST(Lookup, K48_FarFromWhatWasTunedTheDefaultIsUsed) {
   const Database user = database_of("user", {{1024, 24}, {2048, 40}});
   EXPECT_EQ(choose({&user}, 4096).outcome, Outcome::nearest_shape);

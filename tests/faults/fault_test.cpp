@@ -209,12 +209,12 @@ HostTensors StridedCall::run(const HostTensors& inputs) {
   const Sizes sizes = sizes_of(case_);
   std::map<std::string, Stored, std::less<>> stored;
   TensorViews views;
-  for (const TensorRule& rule : tensor_rules(case_.op)) {
+  for (const TensorRule& rule : tensor_rules(spec)) {
     if (!rule.field.empty() && spec.values[rule.field] == 0) continue;
     const std::string name(rule.name);
     std::vector<std::int64_t> shape;
     for (const std::string_view symbol : shape_symbols(rule.shape)) shape.push_back(sizes[symbol]);
-    const ElementType type = rule.always_fp32 ? ElementType::fp32 : element_type(case_.dtype);
+    const ElementType type = element_type(spec, rule);
     auto& tensor = stored.try_emplace(name, device_, type, shape, places_[name]).first->second;
     if (!rule.output) tensor.write(inputs.at(name));
     views[name] = tensor.view;

@@ -4,6 +4,8 @@
 #include <regex>
 #include <set>
 #include <stdexcept>
+#include <tuple>
+#include <utility>
 
 #include "checking/error_bounds.hpp"
 #include "generator/generate.hpp"
@@ -243,6 +245,42 @@ TEST_P(KnownFaults, K19_strides_and_addresses_without_alignment) {
       expect_pass(compare_with_reference(CheckKind::oracle, c, odd_pitch.run(inputs), reference));
       expect_pass(compare_with_reference(CheckKind::oracle, c, odd_base.run(inputs), reference));
     }
+  }
+}
+
+TEST_P(KnownFaults, fp32_weights_beside_half_activations) {
+  for (const Operator op : kConvolutions) {
+    for (const auto& [dtype, width, vector] :
+         {std::tuple{Dtype::bf16, 4, "8"}, {Dtype::fp16, 3, "4"}, {Dtype::bf16, 4, "2"}, {Dtype::fp16, 7, "1"}}) {
+      Case c = with_states(small(op, {{20, 3, 1, 8, -2}}, dtype));
+      c.dim = 24;
+      c.conv_width = width;
+      c.fp32_weights = true;
+      c.config = {{"vector", vector}};
+      expect_oracle(c);
+      // Where they begin at no multiple of an access.
+      const HostTensors inputs = make_inputs(c);
+      StridedCall odd_base(device(), c);
+      for (const char* tensor : {"weight", "bias"}) odd_base.place(tensor, {}, 1);
+      expect_pass(compare_with_reference(CheckKind::oracle, c, odd_base.run(inputs), compute_reference(c, inputs)));
+    }
+  }
+}
+
+/// Eight of them are two accesses of 16 bytes, so they need not begin at a multiple of 32.
+TEST_P(KnownFaults, fp32_weights_need_the_alignment_of_an_access) {
+  alignas(32) static std::array<char, 64> memory{};  // never read
+  Spec spec(Operator::conv1d_pack_fwd);
+  spec.values.set("fp32_weights", 1);
+  for (const auto& [past, fitting] : {std::pair{0, 8}, {16, 8}, {8, 2}, {4, 1}}) {
+    TensorViews views;
+    for (const char* name : {"x", "out"}) views[name] = {memory.data(), ElementType::bf16, {1, 4, 8}, {32, 8, 1}};
+    views["weight"] = {memory.data() + past, ElementType::fp32, {8, 4}, {4, 1}};
+    views["bias"] = {memory.data(), ElementType::fp32, {8}, {1}};
+    Config config(spec.op);
+    config.values.set("vector", 8);
+    specialise(spec, config, views);
+    EXPECT_EQ(config.values["vector"], fitting) << past << " bytes past a multiple of 32";
   }
 }
 

@@ -65,6 +65,27 @@ TEST(Generate, KeysAndSourcesNameALaterFieldOnlyWhereItIsUsed) {
   }
 }
 
+TEST(Generate, Fp32WeightsChangeHowWeightsAreReadAndNothingElse) {
+  for (const Operator op : {Operator::conv1d_pack_fwd, Operator::conv1d_pack_bwd}) {
+    Spec spec(op);
+    const Config config = builtin_config(spec, "sm_90");
+    const Source usual = generate(spec, config);
+    EXPECT_EQ(usual.text.find("fp32_weights"), std::string::npos);
+    EXPECT_NE(usual.text.find("static_cast<const Element*>(args.weight)"), std::string::npos);
+    spec.values.set("fp32_weights", 1);
+    EXPECT_EQ(builtin_config(spec, "sm_90"), config);
+    const Source fp32 = generate(spec, config);
+    EXPECT_NE(fp32.key.find(" map=positions fp32_weights=on block="), std::string::npos) << fp32.key;
+    EXPECT_EQ(fp32.text.find("static_cast<const Element*>(args.weight)"), std::string::npos);
+    EXPECT_EQ(fp32.text.find("static_cast<const Element*>(args.bias)"), std::string::npos);
+    EXPECT_NE(fp32.text.find("static_cast<const float*>(args.weight)"), std::string::npos);
+    for (const TensorRule& rule : tensor_rules(spec)) {
+      const bool parameter = rule.name.ends_with("weight") || rule.name.ends_with("bias");
+      EXPECT_EQ(rule.always_fp32, parameter) << rule.name;
+    }
+  }
+}
+
 TEST(Generate, SimpleScansRefuseConfigsOfTheOthers) {
   Spec spec(Operator::ssm_pack_bwd);
   const Config usual = builtin_config(spec, "sm_90");

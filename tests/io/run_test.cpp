@@ -151,6 +151,22 @@ TEST_F(RunCommand, ConvolutionBackward) {
   EXPECT_FALSE(out.contains("dbias"));
 }
 
+TEST_F(RunCommand, ConvolutionWithFp32WeightsBesideHalfActivations) {
+  HostTensors inputs;
+  inputs["x"] = tensor(ElementType::bf16, {1, 2, 1}, {2048, 2048});
+  inputs["weight"] = tensor(ElementType::fp32, {1, 2}, {-1, 1 + 0x1p-12});  // bf16 would round the second one to 1
+  inputs["dout"] = tensor(ElementType::bf16, {1, 2, 1}, {1, 1});
+  const std::vector<std::string> options = {"--activation", "none", "--rows"};
+  EXPECT_EQ(result_of("conv1d_pack_fwd", inputs, options).at("out").to_double(), (Values{2048, 0.5}));
+  const HostTensors gradients = result_of("conv1d_pack_bwd", inputs, options);
+  EXPECT_EQ(gradients.at("dx").type, ElementType::bf16);
+  EXPECT_EQ(gradients.at("dx").to_double(), (Values{0x1p-12, 1}));
+  EXPECT_EQ(gradients.at("dweight").to_double(), (Values{2048, 4096}));
+  inputs["bias"] = tensor(ElementType::bf16, {1}, {0});
+  expect_tensors_refused("conv1d_pack_fwd", inputs,
+                         "tensor bias has dtype bf16; expected fp32, whatever the activations have", options);
+}
+
 TEST_F(RunCommand, ScanForwardAndReport) {
   HostTensors inputs = scan_inputs();
   inputs["D"] = tensor(ElementType::fp32, {1}, {10});

@@ -79,6 +79,24 @@ def test_gradients_and_states_of_the_convolution(host):
     assert grads["dinitial_states"].tolist() == [[[1, 11, 111]], [[1, 11, 111]]]
 
 
+def test_fp32_weights_beside_half_activations(host):
+    seq_map = packjit.SequenceMap.from_cu_seqlens(host, np.array([0, 2]), 1, 2)
+    conv = packjit.Conv1dPack(host, dtype="float16", conv_width=2, silu=False, fp32_weights=True)
+    given = {"x": np.full((1, 2, 1), 2048, np.float16), "bias": np.array([2.0 ** -12], np.float32),
+             "weight": np.array([[-1, 1 + 2.0 ** -12]], np.float32)}
+    # Of weights rounded to fp16 the second token would keep nothing.
+    assert conv.forward(seq_map, **given)["out"].ravel().tolist() == [2048, np.float16(0.5 + 2.0 ** -12)]
+    gradients = conv.backward(seq_map, **given, dout=np.ones((1, 2, 1), np.float16))
+    assert gradients["dx"].dtype == np.float16 and gradients["dx"].ravel().tolist() == [0.000244140625, 1]
+    assert gradients["dweight"].dtype == np.float32 and gradients["dweight"].tolist() == [[2048, 4096]]
+    assert gradients["dbias"].tolist() == [2]
+    with pytest.raises(packjit.BadArgument, match="tensor weight is fp16, expected fp32: with fp32_weights = on"):
+        conv.forward(seq_map, **{**given, "weight": given["weight"].astype(np.float16)})
+    plain = packjit.Conv1dPack(host, dtype="float16", conv_width=2, silu=False)
+    with pytest.raises(packjit.BadArgument, match="tensor weight is fp32, expected fp16: with fp32_weights = on"):
+        plain.forward(seq_map, **given)
+
+
 def test_scan(host):
     """With A = 0 states are sums: h[t] = h[t-1] + dt*B*u; exp(A*dt) = 1/2 halves them."""
     seq_map = packjit.SequenceMap.from_position_indices(host, POSITIONS)

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import packjit  # noqa: E402
 import packjit.torch as pt  # noqa: E402
-from references import assert_close, conv1d, ssm  # noqa: E402
+from references import assert_close, conv1d, sequences_of, ssm  # noqa: E402
 from test_torch_operators import in_double, leaves, random  # noqa: E402
 
 BATCH, DIM, SEQLEN, D_STATE = 2, 6, 10, 3
@@ -203,18 +203,22 @@ def conv_inputs(device, dtype, width, has_bias, layout="contiguous", weight_dtyp
 def check_conv(given, positions, activation, dtype, **packed):
     given = {name: tensor.detach().requires_grad_() for name, tensor in given.items()}
     double = in_double(given)
-    # Weights are rounded to x's dtype.
-    rounded = {name: double[name].detach().to(dtype).double().requires_grad_() for name in double}
     out = pt.causal_conv1d_fn(**given, activation=activation, **packed)
     assert out.dtype == dtype
-    expected = conv1d(rounded["x"].transpose(1, 2), rounded["weight"], rounded.get("bias"), positions,
-                      activation is not None)[0].transpose(1, 2)
+    states = None
+    if "initial_states" in double:  # of rows: the first sequence of each, where it does not begin with padding
+        zero = torch.zeros_like(double["initial_states"][0])
+        states = [zero if begin else double["initial_states"][row] for row, begin, _ in sequences_of(positions)]
+    expected = conv1d(double["x"].transpose(1, 2), double["weight"], double.get("bias"), positions,
+                      activation is not None, states)[0].transpose(1, 2)
     assert_close(out, expected, "out")
     dout = random(*out.shape, seed=12)
     (out.double().cpu() * dout.double()).sum().backward()
     (expected * dout.to(dtype).double()).sum().backward()
     for name, tensor in given.items():
-        assert_close(tensor.grad, rounded[name].grad, f"gradient of {name}", dtype)
+        # Sums over tokens are fp32, and stay it where the parameter is.
+        bound = 1e-4 if name in ("weight", "bias") and tensor.dtype == torch.float32 != dtype else None
+        assert_close(tensor.grad, double[name].grad, f"gradient of {name}", dtype, bound)
     return out
 
 
@@ -244,6 +248,39 @@ def test_causal_conv1d_fn_all_combinations(width):
         given = conv_inputs("cuda", dtype, width, has_bias, layout, weight_dtype)
         check_conv(given, ROWS, activation, dtype)
         check_conv(given, PACKED, activation, dtype, seq_idx=boundary_forms("cuda")["seq_idx"])
+
+
+def test_fp32_weights_are_not_rounded(device):
+    """Nor does a bias of another dtype change that."""
+    for dtype in (torch.float16, torch.bfloat16):
+        check_conv(conv_inputs(device, dtype, 4, True, weight_dtype=torch.float32), ROWS, "silu", dtype)
+        mixed = conv_inputs(device, dtype, 2, True)
+        mixed["weight"] = mixed["weight"].float()
+        check_conv(mixed, ROWS, None, dtype)
+        # y[1] = 2048 * (1 + 2^-12) - 2048: of rounded weights nothing would be left.
+        x = torch.full((1, 1, 2), 2048.0, dtype=dtype, device=device)
+        weight = torch.tensor([[-1, 1 + 2.0 ** -12]], device=device)
+        assert pt.causal_conv1d_fn(x, weight).flatten().tolist() == [2048, 0.5]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_states_of_rows_beside_seq_idx(device, dtype):
+    """As in the official function they are for the sequences that rows begin with: the first row's is shorter than the
+    filter, the second's is longer, the third row begins with padding, and the fourth has nothing else."""
+    seq_idx = torch.tensor([[3, 3, 5, 5, 5, 5, 9, 9, 9, 9], [4, 4, 4, 4, 4, 6, 6, 6, -1, -1],
+                            [-1, -1, 7, 7, 7, 7, 8, 8, 8, 8], [-1] * 10], dtype=torch.int32)
+    positions = torch.tensor([[0, 1, 0, 1, 2, 3, 0, 1, 2, 3], [0, 1, 2, 3, 4, 0, 1, 2, -1, -1],
+                              [-1, -1, 0, 1, 2, 3, 0, 1, 2, 3], [-1] * 10])
+    for activation, layout in ((None, "contiguous"), ("silu", "channel-last")):
+        x = layouts(random(4, DIM, SEQLEN, seed=1, dtype=dtype, device=device))[layout]
+        states = layouts(random(4, DIM, 3, seed=4, dtype=dtype, device=device))[layout]
+        given = {**conv_inputs(device, dtype, 4, True, weight_dtype=torch.float32), "x": x, "initial_states": states}
+        out = check_conv(given, positions, activation, dtype, seq_idx=seq_idx.to(device))
+        unsigned = seq_idx.to(torch.int64).remainder(65536).to(torch.uint16).to(device)  # -1 is 65,535
+        assert torch.equal(pt.causal_conv1d_fn(**given, activation=activation, seq_idx=unsigned), out)
+        # How many sequences there are is not known while compiling: the graph breaks.
+        compiled = torch.compile(pt.causal_conv1d_fn, backend="eager")
+        assert torch.equal(compiled(**given, activation=activation, seq_idx=seq_idx.to(device)), out)
 
 
 @pytest.mark.parametrize("layout", ["channel-last", "sliced"])
@@ -301,8 +338,10 @@ def test_states_of_the_scan_in_two_calls(device):
 def test_what_is_refused_says_why(device):
     conv = conv_inputs(device, torch.float32, 4, True)
     seq_idx = torch.zeros(BATCH, SEQLEN, dtype=torch.int32, device=device)
-    with pytest.raises(packjit.BadArgument, match="seq_idx excludes initial_states"):
+    with pytest.raises(packjit.BadArgument, match="seq_idx excludes return_final_states"):
         pt.causal_conv1d_fn(**conv, seq_idx=seq_idx, return_final_states=True)
+    with pytest.raises(packjit.BadArgument, match=r"initial_states has shape \(1, 6, 3\), expected \(2, 6, 3\)"):
+        pt.causal_conv1d_fn(**conv, seq_idx=seq_idx, initial_states=torch.zeros(1, DIM, 3, device=device))
     with pytest.raises(packjit.BadArgument, match="at most one"):
         pt.causal_conv1d_fn(**conv, seq_idx=seq_idx, position_indices=seq_idx)
     with pytest.raises(NotImplementedError, match="gelu"):

@@ -52,11 +52,14 @@ class Operator:
     def options(self, switches: Tuple[bool, ...], tensors: Sequence[Optional[Tensor]]) -> Tuple:
         """The operator, then pairs of a member of packjit_operator_options and its value."""
         given = dict(zip(self.inputs, tensors))
+        weight = given.get("weight")
+        fp32_weights = weight is not None and weight.dtype is torch.float32 and tensors[0].dtype is not torch.float32
         return (self.op, ("dtype", DTYPES.get(tensors[0].dtype, 0)), (self.size[0], given[self.size[1]].shape[-1]),
                 *[(name, _SWITCH[given[name] is not None]) for name in self.optional],
                 *[(name, _SWITCH[value]) for name, value in zip(self.switches, switches)],
                 *[("constant_" + name, _c.ON) for name in self.constant if given[name].dim() == 2],
-                *([("complex_A", _c.ON)] if given[self.size[1]].is_complex() else []))
+                *([("complex_A", _c.ON)] if given[self.size[1]].is_complex() else []),
+                *([("fp32_weights", _c.ON)] if fp32_weights else []))
 
 
 CONV1D_PACK = Operator(

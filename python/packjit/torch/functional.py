@@ -24,10 +24,10 @@ def conv1d_pack(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, *, seq
     """Causal depthwise convolution of packed sequences: y[t] = act(bias + sum over k of weight[W-1-k] * x[t-k]), where
     no tap leaves the token's sequence. docs/design.md, section 2, has the rules.
 
-    x: (batch, seqlen, dim) fp32, fp16 or bf16, any strides. weight: (dim, W), W from 1 to 16, and bias: (dim); in
-    another dtype than x's they are rounded to it, and their gradients are fp32 sums, rounded once to the parameters'
-    dtype. activation: "silu" (or "swish") or None. initial_states: (n_sequences, dim, W - 1), the inputs before each
-    sequence, oldest first.
+    x: (batch, seqlen, dim) fp32, fp16 or bf16, any strides. weight: (dim, W), W from 1 to 16, and bias: (dim), in x's
+    dtype or in fp32 (both, where one of them is), else they are rounded to x's; their gradients are fp32 sums, rounded
+    once to the parameters' dtype. activation: "silu" (or "swish") or None. initial_states: (n_sequences, dim, W - 1),
+    the inputs before each sequence, oldest first.
 
     Gives out (batch, seqlen, dim), in x's layout where that is dense; with return_final_states (out, final_states),
     where the latter are as initial_states. Both have gradients. Raises PackjitError (BadArgument is a ValueError too).
@@ -140,21 +140,31 @@ def causal_conv1d_fn(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, s
 
     x: (batch, dim, seqlen), any strides. weight: (dim, width). bias: (dim). seq_idx: (batch, seqlen) int32, negative is
     padding. initial_states: (batch, dim, width - 1). final_states_out: as these, written in place and returned.
-    activation: None, "silu" or "swish". Without boundaries each row is one sequence. As there, seq_idx excludes states;
-    with position_indices, cu_seqlens or seq_map, states are (n_sequences, dim, width - 1), one for each sequence.
+    activation: None, "silu" or "swish". Dtypes as for conv1d_pack. Without boundaries each row is one sequence. As
+    there, with seq_idx initial_states are for the sequences that rows begin with, and final states are excluded; with
+    position_indices, cu_seqlens or seq_map, states are (n_sequences, dim, width - 1), one for each sequence.
 
     Gives out (batch, dim, seqlen), in x's layout where that is dense; with return_final_states (out, final_states).
     Unlike the official function: a sequence of seq_idx is a stretch of equal neighbours, so an id that comes again
-    begins another sequence; weights are rounded to x's dtype; widths from 1 to 16; any layout for any combination.
+    begins another sequence; widths from 1 to 16; any layout for any combination.
     """
     if activation not in (None, "silu", "swish"):
         raise NotImplementedError(f"causal_conv1d_fn: activation is {activation!r}, expected None, 'silu' or 'swish'")
     if x.dim() != 3:
         raise BadArgument(f"causal_conv1d_fn: x has shape {tuple(x.shape)}, expected (batch, dim, seqlen)")
-    if seq_idx is not None and (initial_states is not None or return_final_states):
-        raise BadArgument("causal_conv1d_fn: seq_idx excludes initial_states and return_final_states, as in the "
-                          "official function; give position_indices, cu_seqlens or seq_map for states of each sequence")
+    if seq_idx is not None and return_final_states:
+        raise BadArgument("causal_conv1d_fn: seq_idx excludes return_final_states, as in the official function; give "
+                          "position_indices, cu_seqlens or seq_map for states of each sequence")
     seq_map = _map_of(x.shape[0], x.shape[2], x.device, position_indices, cu_seqlens, seq_idx, seq_map)
+    if seq_idx is not None and initial_states is not None:
+        expected = (x.shape[0], x.shape[1], weight.shape[-1] - 1)
+        if tuple(initial_states.shape) != expected:
+            raise BadArgument(f"causal_conv1d_fn: initial_states has shape {tuple(initial_states.shape)}, expected "
+                              f"{expected}: with seq_idx one for each row, (batch, dim, width - 1)")
+        if torch.compiler.is_compiling():
+            raise BadArgument("causal_conv1d_fn: inside torch.compile seq_idx does not tell how many sequences there "
+                              "are; give states of all of them and a seq_map with limits")
+        initial_states = _states_of_rows(initial_states, seq_idx, seq_map.n_sequences)
     result = conv1d_pack(x.transpose(1, 2), weight, bias, seq_map=seq_map, activation=activation,
                          initial_states=initial_states, return_final_states=return_final_states)
     if not return_final_states:
@@ -163,6 +173,20 @@ def causal_conv1d_fn(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, s
     if final_states_out is not None:
         states = final_states_out.copy_(states)
     return out.transpose(1, 2), states
+
+
+def _states_of_rows(states: Tensor, seq_idx: Tensor, n_sequences: int) -> Tensor:
+    """States of all sequences: of those that rows begin with the row's, of the others zero. A row that begins with
+    padding uses its own nowhere."""
+    ids = seq_idx.to(torch.int64)
+    if seq_idx.dtype is torch.uint16:
+        ids = ids.masked_fill(ids == 65535, -1)
+    begins = ids >= 0
+    begins[:, 1:] &= ids[:, 1:] != ids[:, :-1]
+    sequences = begins.sum(1)
+    slots = torch.where(begins[:, 0], sequences.cumsum(0) - sequences, n_sequences)
+    room = states.new_zeros(n_sequences + 1, *states.shape[1:])  # the last one is for rows that begin with padding
+    return room.index_copy(0, slots, states)[:n_sequences]
 
 
 def _token_major_bc(tensor: Tensor, name: str, complex_A: bool) -> Tensor:

@@ -31,6 +31,7 @@ def mamba_inner(xz: Tensor, conv_weight: Tensor, conv_bias: Tensor | None, x_pro
                                  checkpoints and torch.is_grad_enabled(), *arguments)
     # The same of separate operators, for whatever traces or intercepts them.
     x, z = xz.chunk(2, dim=-1)
+    conv_weight, conv_bias = conv_weight.to(xz.dtype), None if conv_bias is None else conv_bias.to(xz.dtype)
     x = conv1d_pack(x, conv_weight, conv_bias, seq_map=seq_map)
     dt, B, C = (x @ x_proj_weight.to(xz.dtype).t()).split(_sizes(dt_proj_weight, A), dim=-1)
     delta = dt @ dt_proj_weight.to(xz.dtype).t()

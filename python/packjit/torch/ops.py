@@ -32,14 +32,17 @@ def _dense_like(tensor: Optional[Tensor], dtype: Optional[torch.dtype] = None) -
     return None if tensor is None else torch.empty_like(tensor, dtype=dtype, memory_format=torch.contiguous_format)
 
 
-def _in_dtype_of(x: Tensor, tensor: Optional[Tensor]) -> Optional[Tensor]:
-    return tensor if tensor is None or tensor.dtype == x.dtype else tensor.to(x.dtype)
+def _weights_for(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tuple[Tensor, Optional[Tensor]]:
+    """weight and bias in one dtype: fp32 where one of them is, which takes any activations, else x's."""
+    dtype = torch.float32 if torch.float32 in (weight.dtype, None if bias is None else bias.dtype) else x.dtype
+    return (weight if weight.dtype is dtype else weight.to(dtype),
+            bias if bias is None or bias.dtype is dtype else bias.to(dtype))
 
 
 def conv_forward(seq_map: packjit.SequenceMap, x: Tensor, weight: Tensor, bias: Optional[Tensor],
                  initial_states: Optional[Tensor], silu: bool, final_states: bool) -> Tuple[Tensor, Optional[Tensor]]:
-    """(out, final states if they are asked for). weight and bias are rounded to x's dtype."""
-    weight, bias = _in_dtype_of(x, weight), _in_dtype_of(x, bias)
+    """(out, final states if they are asked for)"""
+    weight, bias = _weights_for(x, weight, bias)
     out = torch.empty_like(x)
     states = None
     if final_states:
@@ -53,7 +56,7 @@ def conv_backward(seq_map: packjit.SequenceMap, x: Tensor, weight: Tensor, bias:
                   initial_states: Optional[Tensor], dout: Tensor, dfinal_states: Optional[Tensor],
                   silu: bool, dx: Optional[Tensor] = None) -> Tuple[Tensor, Tensor, Optional[Tensor], Optional[Tensor]]:
     """(dx, dweight fp32, dbias fp32, dinitial_states). dx is written where the caller gives it, of any strides."""
-    weight, bias = _in_dtype_of(x, weight), _in_dtype_of(x, bias)
+    weight, bias = _weights_for(x, weight, bias)
     gradients = (torch.empty_like(x) if dx is None else dx, _dense_like(weight, torch.float32),
                  _dense_like(bias, torch.float32), _dense_like(initial_states))
     calls.run(calls.CONV1D_PACK, _c.BACKWARD, (silu, dfinal_states is not None), seq_map,
