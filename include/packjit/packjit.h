@@ -96,8 +96,8 @@ enum {
 
 /* Memory that the caller owns: of the device, or of the host where this says so. Strides count elements and may be
  * anything; those of dimensions of size 1 have no meaning. Beyond the element's own, no alignment is asked for, but
- * `checkpoints` begin at a multiple of 16 bytes. What a call writes lies apart from all else that it reads or writes.
- */
+ * `checkpoints` begin at a multiple of 16 bytes. What a call writes lies apart from all else that it reads or writes,
+ * and each of its elements from the others: an expanded tensor, of stride 0, is no output. */
 typedef struct {
   size_t struct_size;
   void* data;
