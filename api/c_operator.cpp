@@ -1,9 +1,11 @@
 // The C interface: operators and their preparation.
+#include <algorithm>
 #include <chrono>
 #include <vector>
 
 #include "api/c_struct.hpp"
 #include "api/handles.hpp"
+#include "generator/ssm_pack.hpp"
 
 using packjit::Operator;
 using packjit::api::guarded;
@@ -111,6 +113,11 @@ packjit_status packjit_operator_describe(packjit_operator* op, int32_t direction
     const bool backward = packjit::api::is_backward_direction(direction);
     write_struct(tensor, op->op->describe(backward, read_struct(shape, "packjit_shape"), name), "packjit_tensor");
   });
+}
+
+int32_t packjit_checkpoint_interval(int32_t d_state) {
+  const auto field = std::ranges::find(packjit::spec_fields(Operator::ssm_pack_fwd), "d_state", &packjit::Field::name);
+  return d_state < field->minimum || d_state > field->maximum ? 0 : packjit::checkpoint_interval(d_state);
 }
 
 packjit_status packjit_conv1d_forward(packjit_operator* op, void* stream, const packjit_map* map,

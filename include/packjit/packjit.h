@@ -241,6 +241,10 @@ PACKJIT_API packjit_status packjit_operator_describe(packjit_operator* op, int32
                                                      const packjit_shape* shape, const char* name,
                                                      packjit_tensor* tensor);
 
+/* Tokens between two checkpoints of the scan, for callers that make `checkpoints` before there is an operator:
+ * (batch * seqlen / this + 1, dim, d_state). 0 where the scan has no such d_state. Calls no driver. */
+PACKJIT_API int32_t packjit_checkpoint_interval(int32_t d_state);
+
 /* Scratch memory of the caller, of the device, at a multiple of 256 bytes. Calls that follow one another on a stream
  * may share it. */
 typedef struct {

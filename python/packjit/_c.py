@@ -118,6 +118,7 @@ PROTOTYPES = {
     "packjit_task_wait": (c_int32, [_HANDLE]),
     "packjit_task_release": (None, [_HANDLE]),
     "packjit_operator_workspace_bytes": (c_int32, [_HANDLE, c_int32, _STRUCT, POINTER(c_size_t)]),
+    "packjit_checkpoint_interval": (c_int32, [c_int32]),
     "packjit_operator_describe": (c_int32, [_HANDLE, c_int32, _STRUCT, c_char_p, _STRUCT]),
     "packjit_conv1d_forward": (c_int32, [_HANDLE, c_void_p, _HANDLE, _STRUCT, _STRUCT]),
     "packjit_conv1d_backward": (c_int32, [_HANDLE, c_void_p, _HANDLE, _STRUCT, _STRUCT]),

@@ -332,6 +332,23 @@ TEST_F(Host, OptionsOutOfRangeAreNamed) {
   }
 }
 
+TEST_F(Host, CheckpointsLieAsFarApartAsTheQuerySays) {
+  // docs/design.md, section 2: every 8 tokens, 16 with d_state above 16, 32 above 128, 64 above 256.
+  const std::pair<std::int32_t, std::int32_t> kIntervals[] = {{1, 8},    {16, 8},   {17, 16},  {128, 16}, {129, 32},
+                                                              {256, 32}, {257, 64}, {512, 64}, {513, 0},  {0, 0}};
+  for (const auto& [d_state, interval] : kIntervals) EXPECT_EQ(packjit_checkpoint_interval(d_state), interval);
+  packjit_operator_options options{};
+  options.op = PACKJIT_SSM_PACK;
+  options.d_state = 64;
+  options.checkpoints = PACKJIT_ON;
+  const OperatorHandle op = make_operator(device, options);
+  const packjit_shape shape{sizeof(shape), 2, 100, 8, 1, 4, 100, PACKJIT_TOKEN_MAJOR, 0};
+  packjit_tensor checkpoints{};
+  checkpoints.struct_size = sizeof(checkpoints);
+  ASSERT_DONE(packjit_operator_describe(op.get(), PACKJIT_FORWARD, &shape, "checkpoints", &checkpoints));
+  EXPECT_EQ(checkpoints.shape[0], 13);  // 200 / 16 + 1
+}
+
 TEST_F(Host, StructsOfANewerHeaderAreTakenWhereNothingNewIsSet) {
   struct Newer {
     packjit_operator_options known;

@@ -114,6 +114,20 @@ def test_stored_checkpoints_change_nothing_but_where_states_come_from(device):
         assert_close(stored[name].grad, plain[name].grad, name)
 
 
+def test_checkpoints_with_many_states(device):
+    """Their number follows from d_state in steps; 40 is past the second."""
+    results = []
+    for checkpoints in (False, True):
+        given = {name: tensor for name, tensor in ssm_inputs(device).items() if name in ("u", "delta")}
+        given.update(A=-torch.rand(given["u"].shape[2], 40, generator=torch.Generator().manual_seed(3)).to(device),
+                     B=random(2, 12, 1, 40, seed=4).to(device), C=random(2, 12, 1, 40, seed=5).to(device))
+        out = pt.ssm_pack(**given, seq_map=seq_map_on(device), checkpoints=checkpoints)
+        out.sum().backward()
+        results.append([out, given["u"].grad, given["delta"].grad])
+    for stored, computed in zip(*results):
+        assert_close(stored, computed, "with stored states")
+
+
 def run_both(device, seq_map):
     """Outputs and gradients of both operators on the same inputs."""
     conv, scan = conv_inputs(device), ssm_inputs(device)

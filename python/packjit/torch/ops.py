@@ -20,6 +20,7 @@ from torch import Tensor
 
 import packjit
 from packjit import _c
+from packjit._library import library
 from packjit.errors import PackjitError
 from packjit.torch import calls
 from packjit.torch.sequence_map import live_map, refuse_changed
@@ -62,10 +63,9 @@ def conv_backward(seq_map: packjit.SequenceMap, x: Tensor, weight: Tensor, bias:
 
 
 def _checkpoints_shape(u: Tensor, A: Tensor) -> Tuple[int, int, int]:
-    """One after every 8 tokens; docs/design.md, section 2, has the intervals. The library refuses any other shape."""
-    d_state = A.shape[-1]
-    interval = 8 if d_state <= 16 else 16 if d_state <= 32 else 32 if d_state <= 128 else 64 if d_state <= 256 else 128
-    return u.shape[0] * u.shape[1] // interval + 1, u.shape[2], d_state
+    """As the C header has it. A d_state that the scan does not have is refused by the call."""
+    interval = library().packjit_checkpoint_interval(int(A.shape[-1])) or 1
+    return u.shape[0] * u.shape[1] // interval + 1, u.shape[2], A.shape[-1]
 
 
 def ssm_forward(seq_map: packjit.SequenceMap, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor,
