@@ -25,6 +25,8 @@ class Lane {
   [[nodiscard]] virtual const DeviceInfo& info() = 0;
   /// Tells contexts apart, destroyed ones included; 0 for host execution.
   [[nodiscard]] virtual std::uint64_t context() const = 0;
+  /// Whether launches on this lane become part of a graph.
+  [[nodiscard]] virtual bool is_captured() const = 0;
   /// The library's own scratch memory for launches on this lane, 256-byte aligned.
   [[nodiscard]] virtual void* workspace(std::size_t bytes) = 0;
   /// From memory of a keeper, whatever its stream; waits for what was launched on this lane.

@@ -18,6 +18,7 @@ class CudaLane final : public Lane {
   Device& device() override { return device_; }
   const DeviceInfo& info() override { return session_.info(); }
   std::uint64_t context() const override { return entered_.context().id; }
+  bool is_captured() const override { return session_.is_captured(stream_); }
   void* workspace(std::size_t bytes) override { return session_.workspace(entered_, stream_, bytes); }
   void read(void* to, const void* from_device, std::size_t bytes) override { device_.read(to, from_device, bytes); }
 

@@ -57,6 +57,7 @@ class HostLane final : public Lane {
   Device& device() override { return *seat_->device; }
   const DeviceInfo& info() override { return seat_->device->info(); }
   std::uint64_t context() const override { return 0; }
+  bool is_captured() const override { return false; }
   void* workspace(std::size_t bytes) override {
     if (seat_->workspace.size() < bytes) {
       seat_->workspace = Buffer();

@@ -196,6 +196,7 @@ void PackedOperator::run(bool backward, void* stream, const Map& map, GivenTenso
   for (std::size_t i = 0; i < tensors.size(); ++i) addresses.at(i) = tensors[i] == nullptr ? nullptr : tensors[i]->data;
   refuse_shared(asked.op, std::span(addresses.data(), tensors.size()), tensors);
   const KernelArgument argument = plan->argument.with(std::span(addresses.data(), tensors.size()), sequences, memory);
+  if (lane->is_captured()) map.keep_for_graphs();
   for (const KernelLaunch& launch : plan->call.plan.launches) {
     lane->device().launch(*plan->module, launch, argument.bytes());
   }

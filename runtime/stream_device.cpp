@@ -18,6 +18,11 @@ const ContextModule& own_module(const Module& module, const CudaSession::Entered
 
 }  // namespace
 
+bool StreamDevice::is_captured() const {
+  const CudaSession::Entered entered(session_);
+  return session_.is_captured(stream_);
+}
+
 const DeviceInfo& StreamDevice::info() const {
   const CudaSession::Entered entered(session_);
   return session_.info();
@@ -37,6 +42,7 @@ void StreamDevice::release(void* memory) noexcept {
   try {
     const CudaSession::Entered entered(session_);
     if (entered.context().id != memory_context_) return;
+    if (keeps_memory_) return session_.keep(entered, to_address(memory));
     const BesideCaptures beside(session_.driver());
     session_.driver().memory_free(to_address(memory));
   } catch (const std::exception&) {

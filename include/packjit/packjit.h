@@ -159,7 +159,8 @@ typedef struct {
   int64_t max_sequences, max_seqlen; /* the limits, or where none were given the numbers of the batch */
 } packjit_map_info;
 PACKJIT_API packjit_status packjit_map_get_info(const packjit_map* map, packjit_map_info* info);
-/* What uses it must have ended. With PACKJIT_CURRENT, the context that it was made in should be current. */
+/* What uses it must have ended. With PACKJIT_CURRENT, the context that it was made in should be current. A capture
+ * goes on. Memory of a map that was used in one stays until the device is released, since graphs read it later. */
 PACKJIT_API void packjit_map_release(packjit_map* map);
 
 /* --- operators ------------------------------------------------------------------------------- */
