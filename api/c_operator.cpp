@@ -16,6 +16,24 @@ using packjit::api::write_struct;
 
 namespace {
 
+using packjit::api::Lane;
+
+void* workspace_of(Lane& lane, std::size_t bytes, const packjit_workspace* given) {
+  if (given == nullptr) return lane.workspace(bytes);
+  const packjit_workspace& workspace = read_struct(given, "packjit_workspace");
+  if (workspace.bytes < bytes || (workspace.data == nullptr && bytes > 0)) {
+    throw std::invalid_argument(
+        fmt::format("packjit_workspace: the call needs {} bytes, {} at {} were given; packjit_operator_workspace_bytes "
+                    "says how much",
+                    bytes, workspace.bytes, fmt::ptr(workspace.data)));
+  }
+  if (reinterpret_cast<std::uintptr_t>(workspace.data) % packjit::api::kWorkspaceAlignment != 0) {
+    throw std::invalid_argument(fmt::format("packjit_workspace: data is {}, expected a multiple of {} bytes",
+                                            fmt::ptr(workspace.data), packjit::api::kWorkspaceAlignment));
+  }
+  return workspace.data;
+}
+
 /// One of the four calls: `Tensors` is the C struct of `kOp`.
 template <Operator kOp, class Tensors>
 packjit_status run(packjit_operator* op, void* stream, const packjit_map* map, const Tensors* tensors,
@@ -33,7 +51,8 @@ packjit_status run(packjit_operator* op, void* stream, const packjit_map* map, c
     for (const std::size_t offset : packjit::api::tensor_offsets(kOp)) {
       std::memcpy(static_cast<void*>(&given[count++]), bytes + offset, sizeof(void*));
     }
-    op->op->run(packjit::is_backward(kOp), stream, *map->map, std::span(given, count), workspace);
+    op->op->run(packjit::is_backward(kOp), stream, *map->map, std::span(given, count),
+                [workspace](Lane& lane, std::size_t size) { return workspace_of(lane, size, workspace); });
   });
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "api/backend.hpp"
+#include "api/dlpack.hpp"
 
 namespace packjit::api {
 namespace {
@@ -20,6 +21,9 @@ class HostBackend final : public Backend {
 
   std::unique_ptr<Lane> enter(void* /*stream*/, void* /*handed*/) override;
   void* to_hand_on() override { return nullptr; }
+  bool holds(std::int32_t device_type, std::int32_t /*device_id*/) const override {
+    return device_type == dlpack::kCpu;
+  }
   std::unique_ptr<Device> keeper(void* /*stream*/) override { return open_host_device(); }
 
   std::unique_ptr<Seat> take() {

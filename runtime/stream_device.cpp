@@ -1,5 +1,6 @@
 #include "runtime/stream_device.hpp"
 
+#include <optional>
 #include <stdexcept>
 
 #include "runtime/cuda_launch.hpp"
@@ -102,8 +103,9 @@ void StreamDevice::resolve(const Module& module, std::span<const KernelLaunch> l
 }
 
 void StreamDevice::launch(const Module& module, const KernelLaunch& launch, std::span<const std::byte> argument) {
-  const CudaSession::Entered entered(session_);
-  const ContextModule& own = own_module(module, entered);
+  std::optional<CudaSession::Entered> entered;
+  if (within_ == nullptr) entered.emplace(session_);
+  const ContextModule& own = own_module(module, within_ == nullptr ? *entered : *within_);
   CUfunction function = own.function(launch);
   if (function == nullptr) {
     resolve(module, std::span(&launch, 1));

@@ -15,6 +15,9 @@ namespace packjit {
 class StreamDevice final : public Device {
  public:
   StreamDevice(CudaSession& session, void* stream) : session_(session), stream_(static_cast<CUstream>(stream)) {}
+  /// For one call, on the thread that has entered; launches need not enter again.
+  StreamDevice(CudaSession& session, void* stream, const CudaSession::Entered& within)
+      : session_(session), stream_(static_cast<CUstream>(stream)), within_(&within) {}
 
   /// What follows goes to another stream.
   void use(void* stream) { stream_ = static_cast<CUstream>(stream); }
@@ -40,6 +43,7 @@ class StreamDevice final : public Device {
  private:
   CudaSession& session_;
   CUstream stream_;
+  const CudaSession::Entered* within_ = nullptr;
   bool keeps_memory_ = false;
   std::uint64_t memory_context_ = 0;  // id of the context that memory was taken in
 };

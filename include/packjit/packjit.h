@@ -340,6 +340,27 @@ PACKJIT_API packjit_status packjit_ssm_backward(packjit_operator* op, void* stre
                                                 const packjit_ssm_backward_tensors* tensors,
                                                 const packjit_workspace* workspace);
 
+/* --- calls from Python ------------------------------------------------------------------------------- */
+
+/* Of the interpreter, and of the library that the tensors are of: with them this one reads Python objects, and links
+ * against neither. */
+typedef struct {
+  size_t struct_size;
+  void* exchange;       /* DLPackExchangeAPI*, version 1: what the tensors' type has as __dlpack_c_exchange_api__ */
+  void* tuple_item;     /* PyTuple_GetItem */
+  void* save_thread;    /* PyEval_SaveThread */
+  void* restore_thread; /* PyEval_RestoreThread */
+  void* none;           /* Py_None */
+} packjit_python;
+
+/* One of the four calls above, for a Python package that makes many. Reads the tuple `tensors`, which has the
+ * operator's tensors in the order of its struct, None for those that there are not. The options are what the tensors
+ * say; `fused` is softplus or silu, 0 or 1. Stream and workspace are of the tensors' library; the device is the map's,
+ * which keeps the operator. The caller holds the GIL, which is given back while the call works. Where an object cannot
+ * be described, a Python exception may be set as well. */
+PACKJIT_API packjit_status packjit_python_call(const packjit_python* python, const packjit_map* map, int32_t op,
+                                               int32_t direction, int32_t fused, void* tensors);
+
 /* --- packing ------------------------------------------------------------------------------- */
 
 /* From the lengths of documents to the steps of one rank: rows of token slots in which every document lies once an
