@@ -9,7 +9,6 @@
 
 #include <fmt/format.h>
 
-#include "api/c_struct.hpp"
 #include "api/operator_options.hpp"
 #include "api/record_shape.hpp"
 #include "generator/ssm_pack.hpp"
