@@ -90,8 +90,9 @@ packjit_status packjit_map_from_host(packjit_device* device, void* stream, const
     require(device, "packjit_map_from_host", "device");
     require(map, "packjit_map_from_host", "map");
     *map = nullptr;
-    *map = new packjit_map{packjit::api::Map::from_host(*device->backend, stream,
-                                                        read_struct(options, "packjit_map_options"), boundaries)};
+    *map =
+        new packjit_map{*device, packjit::api::Map::from_host(*device->backend, stream,
+                                                              read_struct(options, "packjit_map_options"), boundaries)};
   });
 }
 
@@ -101,8 +102,9 @@ packjit_status packjit_map_create(packjit_device* device, void* stream, const pa
     require(device, "packjit_map_create", "device");
     require(map, "packjit_map_create", "map");
     *map = nullptr;
-    *map = new packjit_map{packjit::api::Map::for_device(*device->backend, stream,
-                                                         read_struct(options, "packjit_map_options"), index_dtype)};
+    *map = new packjit_map{
+        *device, packjit::api::Map::for_device(*device->backend, stream, read_struct(options, "packjit_map_options"),
+                                               index_dtype)};
   });
 }
 

@@ -1,9 +1,11 @@
 // The C interface: operators and their preparation.
+#include <algorithm>
 #include <chrono>
 #include <vector>
 
 #include "api/c_struct.hpp"
 #include "api/handles.hpp"
+#include "generator/ssm_pack.hpp"
 
 using packjit::Operator;
 using packjit::api::guarded;
@@ -13,6 +15,24 @@ using packjit::api::require;
 using packjit::api::write_struct;
 
 namespace {
+
+using packjit::api::Lane;
+
+void* workspace_of(Lane& lane, std::size_t bytes, const packjit_workspace* given) {
+  if (given == nullptr) return lane.workspace(bytes);
+  const packjit_workspace& workspace = read_struct(given, "packjit_workspace");
+  if (workspace.bytes < bytes || (workspace.data == nullptr && bytes > 0)) {
+    throw std::invalid_argument(
+        fmt::format("packjit_workspace: the call needs {} bytes, {} at {} were given; packjit_operator_workspace_bytes "
+                    "says how much",
+                    bytes, workspace.bytes, fmt::ptr(workspace.data)));
+  }
+  if (reinterpret_cast<std::uintptr_t>(workspace.data) % packjit::api::kWorkspaceAlignment != 0) {
+    throw std::invalid_argument(fmt::format("packjit_workspace: data is {}, expected a multiple of {} bytes",
+                                            fmt::ptr(workspace.data), packjit::api::kWorkspaceAlignment));
+  }
+  return workspace.data;
+}
 
 /// One of the four calls: `Tensors` is the C struct of `kOp`.
 template <Operator kOp, class Tensors>
@@ -31,7 +51,8 @@ packjit_status run(packjit_operator* op, void* stream, const packjit_map* map, c
     for (const std::size_t offset : packjit::api::tensor_offsets(kOp)) {
       std::memcpy(static_cast<void*>(&given[count++]), bytes + offset, sizeof(void*));
     }
-    op->op->run(packjit::is_backward(kOp), stream, *map->map, std::span(given, count), workspace);
+    op->op->run(packjit::is_backward(kOp), stream, *map->map, std::span(given, count),
+                [workspace](Lane& lane, std::size_t size) { return workspace_of(lane, size, workspace); });
   });
 }
 
@@ -111,6 +132,11 @@ packjit_status packjit_operator_describe(packjit_operator* op, int32_t direction
     const bool backward = packjit::api::is_backward_direction(direction);
     write_struct(tensor, op->op->describe(backward, read_struct(shape, "packjit_shape"), name), "packjit_tensor");
   });
+}
+
+int32_t packjit_checkpoint_interval(int32_t d_state) {
+  const auto field = std::ranges::find(packjit::spec_fields(Operator::ssm_pack_fwd), "d_state", &packjit::Field::name);
+  return d_state < field->minimum || d_state > field->maximum ? 0 : packjit::checkpoint_interval(d_state);
 }
 
 packjit_status packjit_conv1d_forward(packjit_operator* op, void* stream, const packjit_map* map,

@@ -22,7 +22,6 @@ class CallKey {
   friend bool operator==(const CallKey& a, const CallKey& b);
 
  private:
-  static constexpr std::size_t kMostTensors = 21;
   static constexpr std::size_t kWordsOfTensor = 9;  // dtype, rank and alignment; sizes; strides
   static constexpr std::size_t kWordsOfMap = 9;
   void add(std::uint64_t word);

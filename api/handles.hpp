@@ -6,6 +6,7 @@
 
 #include "api/backend.hpp"
 #include "api/map.hpp"
+#include "api/operators_by_tensors.hpp"
 #include "api/packed_operator.hpp"
 #include "api/packer.hpp"
 #include "api/status.hpp"
@@ -14,12 +15,15 @@
 // What stands behind the opaque types of the C interface.
 
 struct packjit_device {
-  explicit packjit_device(std::unique_ptr<packjit::api::Backend> place) : backend(std::move(place)) {}
+  explicit packjit_device(std::unique_ptr<packjit::api::Backend> place)
+      : backend(std::move(place)), operators(*backend) {}
   std::unique_ptr<packjit::api::Backend> backend;
+  packjit::api::OperatorsByTensors operators;
   packjit::api::Workers workers;  // ends first: it may be preparing
 };
 
 struct packjit_map {
+  packjit_device& device;
   std::unique_ptr<packjit::api::Map> map;
 };
 

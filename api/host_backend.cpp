@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "api/backend.hpp"
+#include "api/dlpack.hpp"
 
 namespace packjit::api {
 namespace {
@@ -20,6 +21,9 @@ class HostBackend final : public Backend {
 
   std::unique_ptr<Lane> enter(void* /*stream*/, void* /*handed*/) override;
   void* to_hand_on() override { return nullptr; }
+  bool holds(std::int32_t device_type, std::int32_t /*device_id*/) const override {
+    return device_type == dlpack::kCpu;
+  }
   std::unique_ptr<Device> keeper(void* /*stream*/) override { return open_host_device(); }
 
   std::unique_ptr<Seat> take() {
@@ -57,6 +61,7 @@ class HostLane final : public Lane {
   Device& device() override { return *seat_->device; }
   const DeviceInfo& info() override { return seat_->device->info(); }
   std::uint64_t context() const override { return 0; }
+  bool is_captured() const override { return false; }
   void* workspace(std::size_t bytes) override {
     if (seat_->workspace.size() < bytes) {
       seat_->workspace = Buffer();

@@ -89,8 +89,16 @@ std::unique_ptr<Map> Map::for_device(Backend& backend, void* stream, const packj
   return made;
 }
 
+Map::~Map() {
+  auto* borrowed = dynamic_cast<StreamDevice*>(keeper_.get());
+  if (borrowed != nullptr && in_graphs_.load(std::memory_order_relaxed)) borrowed->keep_memory();
+}
+
 void Map::use(void* stream) {
-  if (auto* borrowed = dynamic_cast<StreamDevice*>(keeper_.get())) borrowed->use(stream);
+  auto* borrowed = dynamic_cast<StreamDevice*>(keeper_.get());
+  if (borrowed == nullptr) return;
+  borrowed->use(stream);
+  if (borrowed->is_captured()) keep_for_graphs();
 }
 
 void Map::build(void* stream, const packjit_tensor* boundaries) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <memory>
 
 #include "api/backend.hpp"
@@ -19,6 +20,11 @@ class Map {
                                          std::int32_t index_dtype);
   void build(void* stream, const packjit_tensor* boundaries);
   void check(void* stream);
+  /// A graph was captured that reads the map: its memory then stays until the backend goes. Any thread.
+  void keep_for_graphs() const { in_graphs_.store(true, std::memory_order_relaxed); }
+  ~Map();
+  Map(const Map&) = delete;
+  Map& operator=(const Map&) = delete;
   /// Throws std::invalid_argument for a map to be built on the device that never was.
   void refuse_unbuilt() const;
 
@@ -41,6 +47,7 @@ class Map {
   std::optional<MappedSequences> copied_;
   std::optional<DeviceSequenceMap> built_;
   bool was_built_ = false;
+  mutable std::atomic<bool> in_graphs_ = false;
 };
 
 }  // namespace packjit::api

@@ -1,11 +1,11 @@
 #include "api/operator_options.hpp"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string_view>
 
 #include <fmt/format.h>
 
-#include "api/tensors.hpp"
 #include "generator/ssm_simple.hpp"
 
 namespace packjit::api {
@@ -71,6 +71,20 @@ std::pair<Spec, Spec> specs_of(const packjit_operator_options& options) {
     if (scan && is_simple_scan(*spec)) check_simple_scan(*spec);
   }
   return specs;
+}
+
+packjit_operator_options options_with(Operator op, GivenTensors tensors) {
+  packjit_operator_options options{};
+  options.struct_size = sizeof(options);
+  const std::span<const TensorRule> rules = tensor_rules(op);
+  for (std::size_t i = 0; i < rules.size(); ++i) {
+    if (rules[i].field.empty()) continue;
+    const auto* option = std::ranges::find(kOptions, rules[i].field, &Option::field);
+    std::int32_t& on_off = options.*option->member;
+    // A gradient does not come without what it is the gradient of; where it does, the call is refused for that.
+    on_off = std::max<std::int32_t>(on_off, tensors[i] == nullptr ? PACKJIT_OFF : PACKJIT_ON);
+  }
+  return options;
 }
 
 }  // namespace packjit::api

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "api/tensors.hpp"
 #include "generator/operators.hpp"
 #include "packjit/packjit.h"
 
@@ -10,5 +11,8 @@ namespace packjit::api {
 /// The Specs of forward and backward. Throws std::invalid_argument naming the option, what was given and what is
 /// allowed.
 [[nodiscard]] std::pair<Spec, Spec> specs_of(const packjit_operator_options& options);
+
+/// Options that say which tensors there are, as these do; nothing else is set.
+[[nodiscard]] packjit_operator_options options_with(Operator op, GivenTensors tensors);
 
 }  // namespace packjit::api

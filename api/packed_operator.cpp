@@ -9,7 +9,6 @@
 
 #include <fmt/format.h>
 
-#include "api/c_struct.hpp"
 #include "api/operator_options.hpp"
 #include "api/record_shape.hpp"
 #include "generator/ssm_pack.hpp"
@@ -17,8 +16,6 @@
 
 namespace packjit::api {
 namespace {
-
-constexpr std::uintptr_t kWorkspaceAlignment = 256;
 
 /// Checks the call and chooses its Config. `work` is without dim, which the tensors tell.
 CheckedCall plan_call(const DeviceInfo& device, const Spec& asked, const TensorViews& views, const MapShape& map,
@@ -115,23 +112,6 @@ CheckedCall plan_shape(const DeviceInfo& device, const Spec& spec, const packjit
                    {shape.batch * shape.seqlen, shape.max_sequences, shape.dim, shape.max_seqlen});
 }
 
-void* workspace_of(Lane& lane, std::int64_t needed, const packjit_workspace* given) {
-  const auto bytes = static_cast<std::size_t>(needed);
-  if (given == nullptr) return lane.workspace(bytes);
-  const packjit_workspace& workspace = read_struct(given, "packjit_workspace");
-  if (workspace.bytes < bytes || (workspace.data == nullptr && bytes > 0)) {
-    throw std::invalid_argument(
-        fmt::format("packjit_workspace: the call needs {} bytes, {} at {} were given; packjit_operator_workspace_bytes "
-                    "says how much",
-                    bytes, workspace.bytes, fmt::ptr(workspace.data)));
-  }
-  if (reinterpret_cast<std::uintptr_t>(workspace.data) % kWorkspaceAlignment != 0) {
-    throw std::invalid_argument(fmt::format("packjit_workspace: data is {}, expected a multiple of {} bytes",
-                                            fmt::ptr(workspace.data), kWorkspaceAlignment));
-  }
-  return workspace.data;
-}
-
 /// Kernels go on reading inputs after they have begun to write outputs.
 void refuse_shared(Operator op, std::span<void* const> addresses, GivenTensors tensors) {
   const std::span<const TensorRule> rules = tensor_rules(op);
@@ -163,7 +143,7 @@ PackedOperator::PackedOperator(Backend& backend, const packjit_operator_options&
     : backend_(backend), forward_(specs_of(options).first), backward_(specs_of(options).second) {}
 
 void PackedOperator::run(bool backward, void* stream, const Map& map, GivenTensors tensors,
-                         const packjit_workspace* workspace) {
+                         const Workspace& workspace) {
   const Spec& asked = spec(backward);
   if (&map.backend() != &backend_)
     throw std::invalid_argument("the map was made with another device than the operator");
@@ -191,11 +171,12 @@ void PackedOperator::run(bool backward, void* stream, const Map& map, GivenTenso
     plans_[backward ? 1 : 0].add(plan);
     if (CaptureFile* file = backend_.capture()) record_shape(*file, *lane, plan->call, sequences);
   }
-  void* memory = workspace_of(*lane, plan->call.plan.workspace_bytes, workspace);
-  std::array<void*, 21> addresses{};
+  void* memory = workspace(*lane, static_cast<std::size_t>(plan->call.plan.workspace_bytes));
+  std::array<void*, kMostTensors> addresses{};
   for (std::size_t i = 0; i < tensors.size(); ++i) addresses.at(i) = tensors[i] == nullptr ? nullptr : tensors[i]->data;
   refuse_shared(asked.op, std::span(addresses.data(), tensors.size()), tensors);
   const KernelArgument argument = plan->argument.with(std::span(addresses.data(), tensors.size()), sequences, memory);
+  if (lane->is_captured()) map.keep_for_graphs();
   for (const KernelLaunch& launch : plan->call.plan.launches) {
     lane->device().launch(*plan->module, launch, argument.bytes());
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "api/backend.hpp"
@@ -17,7 +18,9 @@ class PackedOperator {
  public:
   PackedOperator(Backend& backend, const packjit_operator_options& options);
 
-  void run(bool backward, void* stream, const Map& map, GivenTensors tensors, const packjit_workspace* workspace);
+  /// Scratch memory of so many bytes for the launches of one call on the lane, 256-byte aligned; 0 bytes may be null.
+  using Workspace = std::function<void*(Lane& lane, std::size_t bytes)>;
+  void run(bool backward, void* stream, const Map& map, GivenTensors tensors, const Workspace& workspace);
   /// `handed` is what Backend::to_hand_on() gave on the thread of the caller.
   void prepare(void* stream, std::int32_t directions, const packjit_shape& shape, void* handed = nullptr);
   [[nodiscard]] std::int64_t workspace_bytes(bool backward, const packjit_shape& shape);

@@ -12,6 +12,7 @@ namespace packjit::api {
 
 /// The caller's tensors of one call, in the order of tensor_rules(op); null where there is none.
 using GivenTensors = std::span<const packjit_tensor* const>;
+inline constexpr std::size_t kMostTensors = 21;  ///< of any operator
 
 /// Throws std::invalid_argument for numbers that stand for nothing. `what` names the value in the message.
 [[nodiscard]] ElementType element_type(std::int32_t dtype, std::string_view what);

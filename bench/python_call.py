@@ -11,6 +11,7 @@ keeps up and only the host is timed. Medians in microseconds a call:
 """
 
 import argparse
+import ctypes
 import json
 import statistics
 import sys
@@ -32,17 +33,27 @@ def median_us(torch, function, calls):
     return statistics.median(times) / 1000
 
 
-def bare(torch, run, options, direction, seq_map, tensors, outputs):
-    """The C function with everything prepared; what it reads and writes stays alive with it."""
-    from packjit.torch import calls
-    call = calls.Call(options.options(run, tensors), direction, seq_map, options.names[direction], tensors + outputs)
-    call.run(seq_map, tensors + outputs)
-    scratch = torch.empty(max(call.bytes, 1), dtype=torch.uint8, device="cuda")
-    call.workspace.data = scratch.data_ptr()
+def bare(torch, operator, direction, seq_map, tensors, groups=1):
+    """The C function with everything prepared, alone; what it reads and writes stays alive with it. `tensors`: by the
+    names of the C struct."""
+    from packjit import _c
+    from packjit._library import check, library
+    from packjit._tensors import tensor_of
+    main = tensors.get("u", tensors.get("x"))
+    shape = operator.shape(seq_map, main.shape[2], groups)
+    scratch = torch.empty(max(operator.workspace_bytes(direction, shape), 1), dtype=torch.uint8, device="cuda")
+    workspace = _c.packjit_workspace(data=scratch.data_ptr(), bytes=scratch.numel())
+    described = {name: tensor_of(tensor, name, False) for name, tensor in tensors.items()}
+    forward = direction == _c.FORWARD
+    struct = (operator._forward_tensors if forward else operator._backward_tensors)(
+        **{name: ctypes.pointer(tensor) for name, tensor in described.items()})
+    function = getattr(library(), operator._forward_name if forward else operator._backward_name)
+    address, workspace_address = ctypes.addressof(struct), ctypes.addressof(workspace)
     stream = torch.cuda.current_stream().cuda_stream
+    check(function(operator.handle, stream, seq_map.handle, address, workspace_address))
 
-    def again(keep=(call, scratch, tensors, outputs, seq_map)):
-        call.function(call.operator, stream, seq_map.handle, call.address, call.workspace_address)
+    def again(keep=(described, struct, workspace, scratch)):
+        function(operator.handle, stream, seq_map.handle, address, workspace_address)
     return again
 
 
@@ -75,8 +86,8 @@ def main() -> int:
         return 3
     from packjit import _c
     from packjit._library import library
+    import packjit
     import packjit.torch as pt
-    from packjit.torch import calls
     from packjit.torch.sequence_map import live_map
 
     seqlen, dim, d_state, width = 64, 64, 16, 4
@@ -97,18 +108,19 @@ def main() -> int:
     nothing = library().packjit_task_ready
     empty_call = median_us(torch, lambda: nothing(None), options.calls)
     rows = []
-    for name, operator, inputs, function, switches in (
-            ("ssm_pack", calls.SSM_PACK, scan, lambda: pt.ssm_pack(*scan, seq_map=shared), (True, False, False)),
-            ("conv1d_pack", calls.CONV1D_PACK, conv, lambda: pt.conv1d_pack(*conv, seq_map=shared), (True, False))):
-        tensors = tuple([tensor.detach() for tensor in inputs]) + (None,)
-        extra = (dout, None, None) if name == "ssm_pack" else (dout, None)
-        fp32 = {1, 2} if name == "conv1d_pack" else set()
-        gradients = tuple([torch.empty_like(tensor, dtype=torch.float32 if place in fp32 else None)
-                           for place, tensor in enumerate(tensors[:-1])]) + (None,)
-        seq_map = live_map(shared.handle)
-        outputs = (torch.empty_like(u), None, None) if name == "ssm_pack" else (torch.empty_like(u), None)
-        forward = bare(torch, switches, operator, _c.FORWARD, seq_map, tensors, outputs)
-        backward = bare(torch, switches, operator, _c.BACKWARD, seq_map, tensors + extra, gradients)
+    seq_map = live_map(shared.handle)
+    of_scan = dict(zip(("u", "delta", "A", "B", "C", "D", "z", "delta_bias"), scan))
+    of_conv = dict(zip(("x", "weight", "bias"), conv))
+    for name, operator, named, function in (
+            ("ssm_pack", packjit.SsmPack(seq_map.device), of_scan, lambda: pt.ssm_pack(*scan, seq_map=shared)),
+            ("conv1d_pack", packjit.Conv1dPack(seq_map.device), of_conv,
+             lambda: pt.conv1d_pack(*conv, seq_map=shared))):
+        inputs = tuple(named.values())
+        # What kernels write in fp32 whatever the dtype.
+        gradients = {"d" + each: torch.empty_like(tensor, dtype=torch.float32 if each in ("weight", "bias") else None)
+                     for each, tensor in named.items()}
+        forward = bare(torch, operator, _c.FORWARD, seq_map, {**named, "out": torch.empty_like(u)})
+        backward = bare(torch, operator, _c.BACKWARD, seq_map, {**named, "dout": dout, **gradients})
 
         def without_gradients():
             with torch.no_grad():

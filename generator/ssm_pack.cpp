@@ -100,11 +100,6 @@ constexpr TensorRule kBackwardTensors[] = {
 constexpr int kSumBlock = 128;  // threads of the summing kernels, as in the template
 constexpr std::int64_t kFloat = sizeof(float);
 
-/// Tokens of a sequence after which the forward stores states for the backward, as in the templates.
-int checkpoint_interval(std::int64_t d_state) {
-  return d_state <= 16 ? 8 : d_state <= 128 ? 16 : d_state <= 256 ? 32 : 64;
-}
-
 struct Shape {
   std::int64_t states;    // of one lane
   std::int64_t padded;    // states of a channel with the unused ones of its last lane
@@ -326,6 +321,10 @@ bool ssm_worth_trying(const Spec& spec, const Config& config) {
   // Wider intervals are there to save memory traffic, so not for tiles that are half as long.
   if (config.values["checkpoint_tokens"] == checkpoint_interval(spec.values["d_state"])) return true;
   return tile > 8 && async && (!is_bf16 || sums == "tensor");
+}
+
+int checkpoint_interval(std::int64_t d_state) {
+  return d_state <= 16 ? 8 : d_state <= 128 ? 16 : d_state <= 256 ? 32 : 64;
 }
 
 std::int64_t ssm_checkpoints(const Sizes& sizes) {

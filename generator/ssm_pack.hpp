@@ -18,8 +18,10 @@ void check_ssm_pair(const Spec& spec, const Config& config);
 [[nodiscard]] bool ssm_worth_trying(const Spec& spec, const Config& config);
 [[nodiscard]] Plan ssm_plan(const Spec& spec, const Config& config, const Problem& problem);
 
+/// Tokens of a sequence after which the forward stores states for the backward, as in the templates.
+[[nodiscard]] int checkpoint_interval(std::int64_t d_state);
 /// Size of the tensor `checkpoints`: how many states of each channel a forward stores for its backward, at batch,
-/// seqlen and d_state. Between two of a sequence lie 16 tokens, more above d_state 128.
+/// seqlen and d_state.
 [[nodiscard]] std::int64_t ssm_checkpoints(const Sizes& sizes);
 
 inline constexpr std::int64_t kMostSsmItemBlocks = 128;  ///< beyond that, more partial sums of dA only cost

@@ -103,13 +103,17 @@ CUcontext CudaSession::to_hand_on() const {
   return current;
 }
 
-void CudaSession::refuse_in_capture(CUstream stream, const std::string& what) const {
+bool CudaSession::is_captured(CUstream stream) const {
   CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
   const CUresult status = driver_.capture_status(stream, &capture);
   // The default stream while another stream of the context is captured: any use of it would end that capture.
-  const bool implicit = status == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-  if (!implicit) driver_.check(status, "ask whether a stream is being captured");
-  if (!implicit && capture == CU_STREAM_CAPTURE_STATUS_NONE) return;
+  if (status == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return true;
+  driver_.check(status, "ask whether a stream is being captured");
+  return capture != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+void CudaSession::refuse_in_capture(CUstream stream, const std::string& what) const {
+  if (!is_captured(stream)) return;
   throw NotPreparedInCapture(fmt::format(
       "while a stream is captured, {} is not possible: prepare the call before the capture begins, or run it "
       "once. The capture goes on",
@@ -142,6 +146,11 @@ CUdeviceptr CudaSession::allocate(std::size_t bytes) {
   }
   driver_.check(status, "take memory of the GPU");
   return memory;
+}
+
+void CudaSession::keep(const Entered& entered, CUdeviceptr memory) {
+  const std::unique_lock lock(scratch_mutex_);
+  scratch_.push_back({entered.context(), nullptr, memory, 0});
 }
 
 const CudaSession::Scratch* CudaSession::scratch_for(const Entered& entered, CUstream stream, std::size_t bytes) const {

@@ -63,7 +63,9 @@ class CudaSession {
   [[nodiscard]] const DeviceInfo& info();
   /// The context current on this thread where that is the session's, for use as `handed` on another one.
   [[nodiscard]] CUcontext to_hand_on() const;
-  /// Throws NotPreparedInCapture, naming `what`, where the stream is being captured. The capture stays valid.
+  /// Whether work given to the stream becomes part of a graph. The capture stays valid.
+  [[nodiscard]] bool is_captured(CUstream stream) const;
+  /// Throws NotPreparedInCapture, naming `what`, where it is.
   void refuse_in_capture(CUstream stream, const std::string& what) const;
 
   /// The module in the entered context; generates, compiles, loads and checks it where that was not done. Throws
@@ -76,13 +78,15 @@ class CudaSession {
   [[nodiscard]] void* workspace(const Entered& entered, CUstream stream, std::size_t bytes);
   /// Memory of the entered context. Throws OutOfMemory.
   [[nodiscard]] CUdeviceptr allocate(std::size_t bytes);
+  /// Takes over memory of the entered context until the session ends, for graphs that hold it.
+  void keep(const Entered& entered, CUdeviceptr memory);
 
  private:
   struct Scratch {
     ContextName context;
     CUstream stream;
     CUdeviceptr memory;
-    std::size_t bytes;
+    std::size_t bytes;  // 0: memory of a map, which is not lent
   };
   [[nodiscard]] const Scratch* scratch_for(const Entered& entered, CUstream stream, std::size_t bytes) const;
   [[nodiscard]] CUcontext retain();

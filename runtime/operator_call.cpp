@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <tuple>
 
 #include "generator/shared_fields.hpp"
@@ -128,6 +130,28 @@ void check_offsets(const Spec& spec, const TensorRule& rule, const TensorView& v
                     "reaches",
                     name_of(spec.op), rule.name, shape_text(view.size), shape_text(view.stride)));
   }
+}
+
+/// Each element of what is written has memory of its own, as far as any two dimensions tell: a steps of one are never
+/// b steps of another. The strides are known to be small enough for these products.
+void check_apart(const Spec& spec, const TensorRule& rule, const TensorView& view) {
+  if (!rule.output) return;
+  bool apart = true;
+  for (std::size_t i = 0; i < view.size.size(); ++i) {
+    if (view.size[i] <= 1) continue;
+    apart = apart && view.stride[i] != 0;
+    for (std::size_t j = 0; apart && j < i; ++j) {
+      const std::int64_t common = std::gcd(view.stride[i], view.stride[j]);
+      const bool meet = view.size[j] > 1 && std::abs(view.stride[j] / common) < view.size[i] &&
+                        std::abs(view.stride[i] / common) < view.size[j];
+      apart = !meet;
+    }
+  }
+  if (apart) return;
+  throw std::invalid_argument(
+      fmt::format("{}: tensor {} has shape {} and strides {}: the call writes it, and several of its elements share "
+                  "memory (an expanded tensor's do); give each element memory of its own",
+                  name_of(spec.op), rule.name, shape_text(view.size), shape_text(view.stride)));
 }
 
 /// Checkpoints are moved by accesses of 16 bytes.
@@ -297,6 +321,7 @@ Sizes bind_sizes(const Spec& spec, const TensorViews& tensors, std::int64_t batc
     bind_shape(spec, rule, it->second, sizes);
     check_dtype(spec, rule, it->second);
     check_offsets(spec, rule, it->second);
+    check_apart(spec, rule, it->second);
     check_dense(spec, rule, it->second);
     check_aligned(spec, rule, it->second);
   }

@@ -1,5 +1,6 @@
 #include "runtime/stream_device.hpp"
 
+#include <optional>
 #include <stdexcept>
 
 #include "runtime/cuda_launch.hpp"
@@ -17,6 +18,11 @@ const ContextModule& own_module(const Module& module, const CudaSession::Entered
 }
 
 }  // namespace
+
+bool StreamDevice::is_captured() const {
+  const CudaSession::Entered entered(session_);
+  return session_.is_captured(stream_);
+}
 
 const DeviceInfo& StreamDevice::info() const {
   const CudaSession::Entered entered(session_);
@@ -37,6 +43,7 @@ void StreamDevice::release(void* memory) noexcept {
   try {
     const CudaSession::Entered entered(session_);
     if (entered.context().id != memory_context_) return;
+    if (keeps_memory_) return session_.keep(entered, to_address(memory));
     const BesideCaptures beside(session_.driver());
     session_.driver().memory_free(to_address(memory));
   } catch (const std::exception&) {
@@ -96,8 +103,9 @@ void StreamDevice::resolve(const Module& module, std::span<const KernelLaunch> l
 }
 
 void StreamDevice::launch(const Module& module, const KernelLaunch& launch, std::span<const std::byte> argument) {
-  const CudaSession::Entered entered(session_);
-  const ContextModule& own = own_module(module, entered);
+  std::optional<CudaSession::Entered> entered;
+  if (within_ == nullptr) entered.emplace(session_);
+  const ContextModule& own = own_module(module, within_ == nullptr ? *entered : *within_);
   CUfunction function = own.function(launch);
   if (function == nullptr) {
     resolve(module, std::span(&launch, 1));

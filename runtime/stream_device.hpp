@@ -11,13 +11,19 @@ namespace packjit {
 ///
 /// Memory has no guard zones. What a capture cannot hold throws NotPreparedInCapture before the stream is touched.
 /// Memory is given back where the context it was taken in is current (or is the session's primary one), otherwise it
-/// goes with that context.
+/// goes with that context. Giving it back leaves captures valid.
 class StreamDevice final : public Device {
  public:
   StreamDevice(CudaSession& session, void* stream) : session_(session), stream_(static_cast<CUstream>(stream)) {}
+  /// For one call, on the thread that has entered; launches need not enter again.
+  StreamDevice(CudaSession& session, void* stream, const CudaSession::Entered& within)
+      : session_(session), stream_(static_cast<CUstream>(stream)), within_(&within) {}
 
   /// What follows goes to another stream.
   void use(void* stream) { stream_ = static_cast<CUstream>(stream); }
+  [[nodiscard]] bool is_captured() const;
+  /// What is released from now on stays until the session ends: graphs hold it.
+  void keep_memory() { keeps_memory_ = true; }
 
   [[nodiscard]] const DeviceInfo& info() const override;
   [[nodiscard]] void* allocate(std::size_t bytes) override;
@@ -37,6 +43,8 @@ class StreamDevice final : public Device {
  private:
   CudaSession& session_;
   CUstream stream_;
+  const CudaSession::Entered* within_ = nullptr;
+  bool keeps_memory_ = false;
   std::uint64_t memory_context_ = 0;  // id of the context that memory was taken in
 };
 

@@ -96,8 +96,8 @@ enum {
 
 /* Memory that the caller owns: of the device, or of the host where this says so. Strides count elements and may be
  * anything; those of dimensions of size 1 have no meaning. Beyond the element's own, no alignment is asked for, but
- * `checkpoints` begin at a multiple of 16 bytes. What a call writes lies apart from all else that it reads or writes.
- */
+ * `checkpoints` begin at a multiple of 16 bytes. What a call writes lies apart from all else that it reads or writes,
+ * and each of its elements from the others: an expanded tensor, of stride 0, is no output. */
 typedef struct {
   size_t struct_size;
   void* data;
@@ -159,7 +159,8 @@ typedef struct {
   int64_t max_sequences, max_seqlen; /* the limits, or where none were given the numbers of the batch */
 } packjit_map_info;
 PACKJIT_API packjit_status packjit_map_get_info(const packjit_map* map, packjit_map_info* info);
-/* What uses it must have ended. With PACKJIT_CURRENT, the context that it was made in should be current. */
+/* What uses it must have ended. With PACKJIT_CURRENT, the context that it was made in should be current. A capture
+ * goes on. Memory of a map that was used in one stays until the device is released, since graphs read it later. */
 PACKJIT_API void packjit_map_release(packjit_map* map);
 
 /* --- operators ------------------------------------------------------------------------------- */
@@ -241,6 +242,10 @@ PACKJIT_API packjit_status packjit_operator_workspace_bytes(packjit_operator* op
 PACKJIT_API packjit_status packjit_operator_describe(packjit_operator* op, int32_t direction,
                                                      const packjit_shape* shape, const char* name,
                                                      packjit_tensor* tensor);
+
+/* Tokens between two checkpoints of the scan, for callers that make `checkpoints` before there is an operator:
+ * (batch * seqlen / this + 1, dim, d_state). 0 where the scan has no such d_state. Calls no driver. */
+PACKJIT_API int32_t packjit_checkpoint_interval(int32_t d_state);
 
 /* Scratch memory of the caller, of the device, at a multiple of 256 bytes. Calls that follow one another on a stream
  * may share it. */
@@ -335,6 +340,27 @@ PACKJIT_API packjit_status packjit_ssm_forward(packjit_operator* op, void* strea
 PACKJIT_API packjit_status packjit_ssm_backward(packjit_operator* op, void* stream, const packjit_map* map,
                                                 const packjit_ssm_backward_tensors* tensors,
                                                 const packjit_workspace* workspace);
+
+/* --- calls from Python ------------------------------------------------------------------------------- */
+
+/* Of the interpreter, and of the library that the tensors are of: with them this one reads Python objects, and links
+ * against neither. */
+typedef struct {
+  size_t struct_size;
+  void* exchange;       /* DLPackExchangeAPI*, version 1: what the tensors' type has as __dlpack_c_exchange_api__ */
+  void* tuple_item;     /* PyTuple_GetItem */
+  void* save_thread;    /* PyEval_SaveThread */
+  void* restore_thread; /* PyEval_RestoreThread */
+  void* none;           /* Py_None */
+} packjit_python;
+
+/* One of the four calls above, for a Python package that makes many. Reads the tuple `tensors`, which has the
+ * operator's tensors in the order of its struct, None for those that there are not. The options are what the tensors
+ * say; `fused` is softplus or silu, 0 or 1. Stream and workspace are of the tensors' library; the device is the map's,
+ * which keeps the operator. The caller holds the GIL, which is given back while the call works. Where an object cannot
+ * be described, a Python exception may be set as well. */
+PACKJIT_API packjit_status packjit_python_call(const packjit_python* python, const packjit_map* map, int32_t op,
+                                               int32_t direction, int32_t fused, void* tensors);
 
 /* --- packing ------------------------------------------------------------------------------- */
 

@@ -4,7 +4,7 @@ A test holds every name, number and member against the header.
 """
 
 from ctypes import (POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint64,
-                    c_void_p, sizeof)
+                    c_void_p, py_object, sizeof)
 
 # packjit_status
 OK, BAD_ARGUMENT, ENVIRONMENT, CHECK_FAILED, INTERNAL, NOT_PREPARED_IN_CAPTURE, OUT_OF_MEMORY, DRIVER_ERROR = range(8)
@@ -118,12 +118,23 @@ PROTOTYPES = {
     "packjit_task_wait": (c_int32, [_HANDLE]),
     "packjit_task_release": (None, [_HANDLE]),
     "packjit_operator_workspace_bytes": (c_int32, [_HANDLE, c_int32, _STRUCT, POINTER(c_size_t)]),
+    "packjit_checkpoint_interval": (c_int32, [c_int32]),
     "packjit_operator_describe": (c_int32, [_HANDLE, c_int32, _STRUCT, c_char_p, _STRUCT]),
     "packjit_conv1d_forward": (c_int32, [_HANDLE, c_void_p, _HANDLE, _STRUCT, _STRUCT]),
     "packjit_conv1d_backward": (c_int32, [_HANDLE, c_void_p, _HANDLE, _STRUCT, _STRUCT]),
     "packjit_ssm_forward": (c_int32, [_HANDLE, c_void_p, _HANDLE, _STRUCT, _STRUCT]),
     "packjit_ssm_backward": (c_int32, [_HANDLE, c_void_p, _HANDLE, _STRUCT, _STRUCT]),
 }
+
+# --- calls from Python ---
+
+class packjit_python(Sized):
+    _fields_ = [("struct_size", c_size_t),
+                *_members("exchange tuple_item save_thread restore_thread none", c_void_p)]
+
+
+# It needs the GIL: only through ctypes.PyDLL.
+PROTOTYPES["packjit_python_call"] = (c_int32, [_STRUCT, _HANDLE, c_int32, c_int32, c_int32, py_object])
 
 # --- packing ---
 

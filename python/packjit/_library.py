@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import pathlib
 import threading
@@ -45,6 +46,15 @@ def library() -> ctypes.CDLL:
                                              "version as this package") from error
                 _loaded = found
     return _loaded
+
+
+@functools.cache
+def call_with_gil():
+    """packjit_python_call, which needs the GIL as it begins."""
+    library()  # or what it raises
+    function = ctypes.PyDLL(path()).packjit_python_call
+    function.restype, function.argtypes = _c.PROTOTYPES["packjit_python_call"]
+    return function
 
 
 def raise_last(status: int) -> None:

@@ -18,12 +18,12 @@ _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int16": 2, "uint16": 2, "i
           "complex64": 8}
 _TYPESTRS = {"<f4": "float32", "<f2": "float16", "<i2": "int16", "<u2": "uint16", "<i4": "int32", "<i8": "int64",
              "<c8": "complex64"}
-_DLPACK_CODES = {(2, 32): "float32", (2, 16): "float16", (4, 16): "bfloat16", (0, 16): "int16", (1, 16): "uint16",
+DLPACK_CODES = {(2, 32): "float32", (2, 16): "float16", (4, 16): "bfloat16", (0, 16): "int16", (1, 16): "uint16",
                  (0, 32): "int32", (0, 64): "int64", (5, 64): "complex64"}
 _DLPACK_CPU, _DLPACK_CUDA, _DLPACK_CUDA_HOST, _DLPACK_CUDA_MANAGED = 1, 2, 3, 13
 
 
-class _DLTensor(ctypes.Structure):
+class DLTensor(ctypes.Structure):
     """DLTensor of DLPack's C header, at the beginning of DLManagedTensor."""
 
     _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
@@ -107,8 +107,8 @@ def _of_dlpack(array: Any, name: str):
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     capsule = array.__dlpack__()  # destroyed with its name unchanged, it gives its reference back itself
-    found = _DLTensor.from_address(get(capsule, b"dltensor"))
-    dtype = _DLPACK_CODES.get((found.code, found.bits)) if found.lanes == 1 else None
+    found = DLTensor.from_address(get(capsule, b"dltensor"))
+    dtype = DLPACK_CODES.get((found.code, found.bits)) if found.lanes == 1 else None
     if dtype is None:
         raise BadArgument(f"tensor {name}: DLPack says type {found.code} of {found.bits} bits in {found.lanes} lanes, "
                           f"expected one of {', '.join(DTYPES)}")

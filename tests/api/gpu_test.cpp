@@ -194,6 +194,7 @@ class Scan {
     }
     return all;
   }
+  void release_map() { map_.reset(); }
   void expect_right(const Case& c) {
     EXPECT_DONE(packjit_map_check(map_.get(), on.stream()));
     const HostTensors inputs = checking::make_inputs(c);
@@ -381,6 +382,23 @@ TEST_F(ApiGpu, K37_PreparingOnAnotherThreadLeavesACaptureValid) {
   CUgraphExec graph = end_capture(scan.on.stream());
   check(cuda().graph_launch(graph, scan.on.stream()), "launch a graph");
   scan.expect_right(scan_case(Operator::ssm_pack_bwd, 7));
+  cuda().graph_release(graph);
+}
+
+TEST_F(ApiGpu, AMapReleasedInACaptureLeavesItValidAndItsMemoryToTheGraph) {
+  const Primary primary;
+  const DeviceHandle device = open(PACKJIT_GPU);
+  Scan scan(device), eager(device);
+  eager.launch_all();
+  ASSERT_DONE(scan.prepare());
+  MapHandle unused = map_from_positions(device, {0, 1, 2, 3}, scan.on.stream());
+  check(cuda().capture_begin(scan.on.stream(), CU_STREAM_CAPTURE_MODE_GLOBAL), "begin a capture");
+  scan.launch_all();
+  unused.reset();
+  scan.release_map();
+  CUgraphExec graph = end_capture(scan.on.stream());
+  check(cuda().graph_launch(graph, scan.on.stream()), "launch a graph");
+  EXPECT_TRUE(same_bits(scan.outputs(), eager.outputs()));
   cuda().graph_release(graph);
 }
 

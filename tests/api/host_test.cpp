@@ -187,6 +187,67 @@ TEST_F(Host, OutputsInTheMemoryOfInputsAreRefused) {
   EXPECT_EQ(conv.x, before);
 }
 
+TEST_F(Host, OutputsWhoseElementsShareMemoryAreRefused) {
+  const MapHandle map = map_from_positions(device, conv.positions);
+  const auto shared = [](packjit_tensor made, std::initializer_list<std::int64_t> strides) {
+    std::ranges::copy(strides, made.stride);
+    return made;
+  };
+  std::vector<float> memory(64, 7.0F);
+  packjit_operator_options options = SmallConvolution::options();
+  options.bias = PACKJIT_ON;
+  options.initial_states = options.final_states = PACKJIT_ON;
+  const OperatorHandle op = make_operator(device, options);
+  const packjit_tensor x = tensor(conv.x.data(), PACKJIT_FP32, {1, 8, 1});
+  const packjit_tensor weight = tensor(conv.weight.data(), PACKJIT_FP32, {1, 4});
+  const packjit_tensor bias = tensor(conv.weight.data(), PACKJIT_FP32, {1});
+  const std::vector<float> history(6, 0.0F);
+  const packjit_tensor states = tensor(history.data(), PACKJIT_FP32, {2, 1, 3});
+  const auto made = [&](std::size_t offset, std::initializer_list<std::int64_t> shape) {
+    return tensor(memory.data() + offset, PACKJIT_FP32, shape);
+  };
+  const auto refused = [&](const char* name, packjit_status status) {
+    EXPECT_EQ(status, PACKJIT_BAD_ARGUMENT) << name;
+    EXPECT_TRUE(says(std::string("tensor ") + name + " has shape")) << packjit_last_error();
+    EXPECT_TRUE(says("share memory")) << packjit_last_error();
+    EXPECT_EQ(memory, std::vector<float>(64, 7.0F)) << name;
+  };
+  struct Shared {
+    const char* name;
+    std::initializer_list<std::int64_t> strides;
+  };
+  for (const Shared& s : std::initializer_list<Shared>{{"out", {8, 0, 1}}, {"final_states", {0, 3, 1}}}) {
+    packjit_tensor out = made(0, {1, 8, 1}), final_states = made(16, {2, 1, 3});
+    packjit_tensor& spoilt = s.name == std::string("out") ? out : final_states;
+    spoilt = shared(spoilt, s.strides);
+    const packjit_conv1d_forward_tensors t{sizeof(t), &x, &weight, &bias, &states, &out, &final_states};
+    refused(s.name, packjit_conv1d_forward(op.get(), nullptr, map.get(), &t, nullptr));
+  }
+  for (const Shared& s : std::initializer_list<Shared>{
+           {"dx", {8, 0, 1}}, {"dweight", {4, 0}}, {"dinitial_states", {0, 3, 1}}, {"dinitial_states", {1, 3, 1}}}) {
+    packjit_tensor dx = made(0, {1, 8, 1}), dweight = made(8, {1, 4}), dbias = made(12, {1});
+    packjit_tensor dinitial = made(16, {2, 1, 3});
+    packjit_tensor& spoilt = s.name == std::string("dx") ? dx : s.name == std::string("dweight") ? dweight : dinitial;
+    spoilt = shared(spoilt, s.strides);
+    const packjit_conv1d_backward_tensors t{sizeof(t), &x,  &weight,  &bias,  &states,  &x,
+                                            &states,   &dx, &dweight, &dbias, &dinitial};
+    refused(s.name, packjit_conv1d_backward(op.get(), nullptr, map.get(), &t, nullptr));
+  }
+  // Rows one behind the other in time, and backwards: strange, but apart.
+  std::vector<float> two(16, 1.0F);
+  const packjit_map_options rows{sizeof(rows), PACKJIT_ROWS, PACKJIT_POSITIONS, 2, 8, 0, 0};
+  packjit_map* of_rows = nullptr;
+  ASSERT_DONE(packjit_map_from_host(device.get(), nullptr, &rows, nullptr, &of_rows));
+  const MapHandle row_map(of_rows);
+  const OperatorHandle plain = make_operator(device, SmallConvolution::options());
+  const packjit_tensor in = tensor(two.data(), PACKJIT_FP32, {2, 8, 1});
+  const packjit_tensor out = shared(tensor(memory.data() + 14, PACKJIT_FP32, {2, 8, 1}), {1, -2, 1});
+  const packjit_conv1d_forward_tensors t{sizeof(t), &in, &weight, nullptr, nullptr, &out, nullptr};
+  ASSERT_DONE(packjit_conv1d_forward(plain.get(), nullptr, row_map.get(), &t, nullptr));
+  EXPECT_EQ(std::vector<float>(memory.begin(), memory.begin() + 16),
+            (std::vector<float>{4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 3, 3, 2, 2, 1, 1}));
+}
+
 TEST_F(Host, AMapThatWasNeverBuiltIsRefused) {
   const OperatorHandle op = make_operator(device, SmallConvolution::options());
   const packjit_map_options options{sizeof(options), PACKJIT_POSITION_INDICES, PACKJIT_POSITIONS, 1, 8, 2, 8};
@@ -277,6 +338,23 @@ TEST_F(Host, OptionsOutOfRangeAreNamed) {
     });
     EXPECT_NE(message.find("checkpoints = on does not go with"), std::string::npos) << message;
   }
+}
+
+TEST_F(Host, CheckpointsLieAsFarApartAsTheQuerySays) {
+  // docs/design.md, section 2: every 8 tokens, 16 with d_state above 16, 32 above 128, 64 above 256.
+  const std::pair<std::int32_t, std::int32_t> kIntervals[] = {{1, 8},    {16, 8},   {17, 16},  {128, 16}, {129, 32},
+                                                              {256, 32}, {257, 64}, {512, 64}, {513, 0},  {0, 0}};
+  for (const auto& [d_state, interval] : kIntervals) EXPECT_EQ(packjit_checkpoint_interval(d_state), interval);
+  packjit_operator_options options{};
+  options.op = PACKJIT_SSM_PACK;
+  options.d_state = 64;
+  options.checkpoints = PACKJIT_ON;
+  const OperatorHandle op = make_operator(device, options);
+  const packjit_shape shape{sizeof(shape), 2, 100, 8, 1, 4, 100, PACKJIT_TOKEN_MAJOR, 0};
+  packjit_tensor checkpoints{};
+  checkpoints.struct_size = sizeof(checkpoints);
+  ASSERT_DONE(packjit_operator_describe(op.get(), PACKJIT_FORWARD, &shape, "checkpoints", &checkpoints));
+  EXPECT_EQ(checkpoints.shape[0], 13);  // 200 / 16 + 1
 }
 
 TEST_F(Host, StructsOfANewerHeaderAreTakenWhereNothingNewIsSet) {

@@ -265,6 +265,34 @@ TEST_F(Sessions, K37_PreparingBesideACaptureLeavesItValid) {
   EXPECT_TRUE(fake.end_capture(static_cast<CUstream>(kStream)));
 }
 
+TEST_F(Sessions, AMapReleasedInACaptureLeavesItValidAndItsMemoryToTheGraph) {
+  {
+    const DeviceHandle device = open(0);
+    const OperatorHandle op = make_operator(device, SmallScan::options());
+    const SmallScan scan(16);
+    MapHandle unused = map_from_positions(device, kPositions, kStream, 2, 16);
+    MapHandle used = map_from_positions(device, kPositions, kStream, 2, 16);
+    const packjit_map_options options{sizeof(options), PACKJIT_POSITION_INDICES, PACKJIT_POSITIONS, 1, 16, 2, 16};
+    packjit_map* made = nullptr;
+    ASSERT_DONE(packjit_map_create(device.get(), kStream, &options, PACKJIT_INT32, &made));
+    MapHandle built(made);
+    const packjit_tensor boundaries = tensor(kPositions.data(), PACKJIT_INT32, {1, 16});
+    ASSERT_DONE(scan.forward(op.get(), used.get(), kStream));
+    fake.begin_capture(static_cast<CUstream>(kStream));
+    EXPECT_DONE(packjit_map_build(built.get(), kStream, &boundaries));
+    EXPECT_DONE(scan.forward(op.get(), used.get(), kStream));
+    const int frees = fake.counts().frees;
+    unused.reset();
+    const int after_one = fake.counts().frees;
+    EXPECT_GT(after_one, frees);
+    used.reset();
+    EXPECT_TRUE(fake.end_capture(static_cast<CUstream>(kStream)));
+    built.reset();  // after it: the graph is to be replayed
+    EXPECT_EQ(fake.counts().frees, after_one);
+  }
+  EXPECT_EQ(fake.counts().frees, fake.counts().allocations);  // the device gave back what graphs held
+}
+
 TEST_F(Sessions, PreparationOnAWorkerUsesTheCallersContext) {
   const DeviceHandle device = open(std::nullopt);
   CUcontext context = fake.make_context(2);

@@ -266,6 +266,19 @@ def test_big_endian_arrays_are_refused(host):
         sums_of(host, seq_map, X.astype(">f4"))
 
 
+def test_outputs_whose_elements_share_memory_are_refused(host):
+    seq_map = packjit.SequenceMap.from_position_indices(host, POSITIONS)
+    conv = packjit.Conv1dPack(host, dtype="float32", bias=False, silu=False)
+    one = np.zeros((1, 1, 1), dtype=np.float32)
+    out = np.lib.stride_tricks.as_strided(one, X.shape, (4, 0, 4))
+    with pytest.raises(packjit.BadArgument, match=r"tensor out has shape .* and strides .*share memory"):
+        conv.forward(seq_map, x=X, weight=np.ones((1, 4), dtype=np.float32), out=out)
+    assert one[0, 0, 0] == 0
+    dweight = np.lib.stride_tricks.as_strided(one, (1, 4), (4, 0))
+    with pytest.raises(packjit.BadArgument, match=r"tensor dweight .*share memory"):
+        conv.backward(seq_map, x=X, weight=np.ones((1, 4), dtype=np.float32), dout=X, dweight=dweight)
+
+
 def test_read_only_memory_is_not_written(host):
     seq_map = packjit.SequenceMap.from_position_indices(host, POSITIONS)
     conv = packjit.Conv1dPack(host, dtype="float32", bias=False, silu=False)

@@ -2,6 +2,7 @@
 called."""
 
 import copy
+import ctypes
 import pickle
 
 import pytest
@@ -10,6 +11,8 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import packjit  # noqa: E402
 import packjit.torch as pt  # noqa: E402
+from packjit.torch import calls, exchange, ops  # noqa: E402
+from packjit.torch.sequence_map import live_map  # noqa: E402
 from references import BOUNDS, assert_close, conv1d, ssm  # noqa: E402
 
 # Two rows; the second begins inside a sequence and ends in padding.
@@ -112,6 +115,20 @@ def test_stored_checkpoints_change_nothing_but_where_states_come_from(device):
     assert torch.equal(*outs)
     for name in plain:
         assert_close(stored[name].grad, plain[name].grad, name)
+
+
+def test_checkpoints_with_many_states(device):
+    """Their number follows from d_state in steps; 40 is past the second."""
+    results = []
+    for checkpoints in (False, True):
+        given = {name: tensor for name, tensor in ssm_inputs(device).items() if name in ("u", "delta")}
+        given.update(A=-torch.rand(given["u"].shape[2], 40, generator=torch.Generator().manual_seed(3)).to(device),
+                     B=random(2, 12, 1, 40, seed=4).to(device), C=random(2, 12, 1, 40, seed=5).to(device))
+        out = pt.ssm_pack(**given, seq_map=seq_map_on(device), checkpoints=checkpoints)
+        out.sum().backward()
+        results.append([out, given["u"].grad, given["delta"].grad])
+    for stored, computed in zip(*results):
+        assert_close(stored, computed, "with stored states")
 
 
 def run_both(device, seq_map):
@@ -399,6 +416,72 @@ def test_misuse_is_named(device, message):
     given.update(MISUSES[message](given))
     with pytest.raises(packjit.BadArgument, match=message):
         pt.ssm_pack(**given)
+
+TABLES = {"of PyTorch": exchange.PYTHON, "in Python": exchange.python_with(ctypes.addressof(exchange.TABLE_IN_PYTHON))}
+
+
+@pytest.fixture(params=TABLES)
+def table(request, monkeypatch):
+    """Both ways in which the library can read tensors; older versions of PyTorch have the second alone."""
+    monkeypatch.setattr(calls, "_python", ctypes.addressof(TABLES[request.param]))
+
+
+def test_both_tables_give_the_same(device, table):
+    seq_map = seq_map_on(device, max_sequences=7, max_seqlen=12)
+    given = ssm_inputs(device, torch.bfloat16)
+    sliced = torch.randn(BATCH, SEQLEN, 3 * DIM, generator=torch.Generator().manual_seed(8)).to(device, torch.bfloat16)
+    u = sliced[:, :, DIM:2 * DIM].requires_grad_()  # begins past its memory's beginning
+    given["u"], given["z"] = u, given["z"].detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_()
+    found = pt.ssm_pack(**given, seq_map=seq_map)
+    double = in_double(given)
+    expected = ssm(*[double[name] for name in SSM_NAMES], POSITIONS, True, None)
+    check_against("ssm_pack", found, expected, given, double, torch.bfloat16)
+
+
+def test_misuse_is_named_with_both_tables(device, table):
+    given, seq_map = conv_inputs(device), seq_map_on(device)
+    for name, wrong, message in (
+            ("x", given["x"].double(), "tensor x: its dtype is torch.float64"),
+            ("x", given["x"].detach().to_sparse(), "tensor x: its layout is torch.sparse_coo|sparse"),
+            ("weight", given["weight"].detach().to("meta"), "tensor weight is on meta, x on"),
+            ("x", given["x"].reshape(1, 1, *given["x"].shape), r"tensor x: it has 5 dimensions, expected 1 to 4")):
+        with pytest.raises(packjit.BadArgument, match=message), torch.no_grad():
+            pt.conv1d_pack(**{**given, name: wrong}, seq_map=seq_map)
+
+
+def test_parameters_that_are_not_dense_are_copied(device, table):
+    given, seq_map = conv_inputs(device), seq_map_on(device)
+    expected = pt.conv1d_pack(**given, seq_map=seq_map)
+    given["weight"] = given["weight"].detach().t().contiguous().t().requires_grad_()
+    assert not given["weight"].is_contiguous()
+    found = pt.conv1d_pack(**given, seq_map=seq_map)
+    assert torch.equal(found, expected)
+    found.sum().backward()
+    assert given["weight"].grad.shape == given["weight"].shape
+
+
+def test_outputs_whose_elements_share_memory_are_refused(device):
+    """The gradients that a caller brings the memory of."""
+    given, seq_map = conv_inputs(device), live_map(seq_map_on(device).handle)
+    x, weight, bias = given["x"].detach(), given["weight"].detach(), given["bias"].detach()
+    dx = torch.zeros(BATCH, 1, DIM, device=device).expand(x.shape)
+    with pytest.raises(packjit.BadArgument, match="tensor dx has shape .* share memory"):
+        ops.conv_backward(seq_map, x, weight, bias, None, torch.ones_like(x), None, True, dx=dx)
+
+
+def test_scratch_memory_in_python_is_given_back():
+    like = exchange.DLTensor(device_type=1, ndim=1, shape=(ctypes.c_int64 * 1)(1000))
+    made = ctypes.POINTER(exchange._Managed)()
+    errors = []
+    set_error = exchange._SET_ERROR(lambda context, kind, message: errors.append(message))
+    table = exchange.TABLE_IN_PYTHON
+    assert table.allocate(ctypes.byref(like), ctypes.byref(made), None, set_error) == 0
+    assert made.contents.tensor.data and len(exchange._lent) == 1
+    made.contents.deleter(made)
+    assert not exchange._lent
+    like.shape[0] = 1 << 60
+    assert table.allocate(ctypes.byref(like), ctypes.byref(made), None, set_error) == -1
+    assert len(errors) == 1 and not exchange._lent
 
 
 @pytest.mark.gpu

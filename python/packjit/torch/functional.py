@@ -44,7 +44,7 @@ def conv1d_pack(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, *, seq
             x = ops.to_autocast_dtype(x, x.device.type)
             initial_states = ops.to_autocast_dtype(initial_states, x.device.type)
         handle = seq_map.handle
-        if torch.is_grad_enabled():
+        if ops.wants_gradients(x, weight, bias, initial_states):
             return ops.EagerConv1dPack.apply(live_map(handle), handle, x, weight, bias, initial_states, silu,
                                              return_final_states)
         out, states = ops.conv_forward(live_map(handle), x, weight, bias, initial_states, silu, return_final_states)
@@ -89,7 +89,7 @@ def ssm_pack(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Optio
         if _autocast_may_be_on() and torch.is_autocast_enabled(u.device.type):
             u, delta, B, C, z = [ops.to_autocast_dtype(tensor, u.device.type) for tensor in (u, delta, B, C, z)]
         handle = seq_map.handle
-        if torch.is_grad_enabled():
+        if ops.wants_gradients(u, delta, A, B, C, D, z, delta_bias, initial_states):
             return ops.EagerSsmPack.apply(live_map(handle), handle, u, delta, A, B, C, D, z, delta_bias, initial_states,
                                           delta_softplus, return_final_states, checkpoints)
         out, states, _ = ops.ssm_forward(live_map(handle), u, delta, A, B, C, D, z, delta_bias, initial_states,

@@ -20,6 +20,7 @@ from torch import Tensor
 
 import packjit
 from packjit import _c
+from packjit._library import library
 from packjit.errors import PackjitError
 from packjit.torch import calls
 from packjit.torch.sequence_map import live_map, refuse_changed
@@ -47,8 +48,7 @@ def conv_forward(seq_map: packjit.SequenceMap, x: Tensor, weight: Tensor, bias: 
     states = None
     if final_states:
         states = x.new_empty((seq_map.n_sequences, x.shape[-1], weight.shape[-1] - 1))
-    calls.run(calls.CONV1D_PACK, _c.FORWARD, (silu, final_states), seq_map, (x, weight, bias, initial_states),
-              (out, states))
+    calls.run(calls.CONV1D_PACK, _c.FORWARD, silu, seq_map, (x, weight, bias, initial_states, out, states))
     return out, states
 
 
@@ -59,16 +59,15 @@ def conv_backward(seq_map: packjit.SequenceMap, x: Tensor, weight: Tensor, bias:
     weight, bias = _weights_for(x, weight, bias)
     gradients = (torch.empty_like(x) if dx is None else dx, _dense_like(weight, torch.float32),
                  _dense_like(bias, torch.float32), _dense_like(initial_states))
-    calls.run(calls.CONV1D_PACK, _c.BACKWARD, (silu, dfinal_states is not None), seq_map,
-              (x, weight, bias, initial_states, dout, dfinal_states), gradients, () if dx is None else dx.stride())
+    calls.run(calls.CONV1D_PACK, _c.BACKWARD, silu, seq_map,
+              (x, weight, bias, initial_states, dout, dfinal_states, *gradients))
     return gradients
 
 
 def _checkpoints_shape(u: Tensor, A: Tensor) -> Tuple[int, int, int]:
-    """One after every 8 tokens; docs/design.md, section 2, has the intervals. The library refuses any other shape."""
-    d_state = A.shape[-1]
-    interval = 8 if d_state <= 16 else 16 if d_state <= 32 else 32 if d_state <= 128 else 64 if d_state <= 256 else 128
-    return u.shape[0] * u.shape[1] // interval + 1, u.shape[2], d_state
+    """As the C header has it. A d_state that the scan does not have is refused by the call."""
+    interval = library().packjit_checkpoint_interval(int(A.shape[-1])) or 1
+    return u.shape[0] * u.shape[1] // interval + 1, u.shape[2], A.shape[-1]
 
 
 def ssm_forward(seq_map: packjit.SequenceMap, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor,
@@ -82,8 +81,8 @@ def ssm_forward(seq_map: packjit.SequenceMap, u: Tensor, delta: Tensor, A: Tenso
         states = A.new_empty((seq_map.n_sequences, u.shape[-1], A.shape[-1]))
     if checkpoints:
         stored = A.new_empty(_checkpoints_shape(u, A))
-    calls.run(calls.SSM_PACK, _c.FORWARD, (softplus, final_states, checkpoints), seq_map,
-              (u, delta, A, B, C, D, z, delta_bias, initial_states), (out, states, stored))
+    calls.run(calls.SSM_PACK, _c.FORWARD, softplus, seq_map,
+              (u, delta, A, B, C, D, z, delta_bias, initial_states, out, states, stored))
     return out, states, stored
 
 
@@ -99,14 +98,12 @@ def ssm_backward(seq_map: packjit.SequenceMap, u: Tensor, delta: Tensor, A: Tens
                  dC: Optional[Tensor] = None, dz: Optional[Tensor] = None) -> Tuple[Optional[Tensor], ...]:
     """(du, ddelta, dA, dB, dC, dD, dz, ddelta_bias, dinitial_states), None for what there is none of. dB, dC and dz are
     written where the caller gives them, all three and of any strides."""
-    layout = () if dB is None else (dB.stride(), dC.stride(), dz.stride())
     if dB is None:
         dB, dC, dz = _bc_like(B), _bc_like(C), None if z is None else torch.empty_like(z)
     gradients = (torch.empty_like(u), torch.empty_like(delta), _dense_like(A), dB, dC, _dense_like(D), dz,
                  _dense_like(delta_bias), _dense_like(initial_states))
-    calls.run(calls.SSM_PACK, _c.BACKWARD, (softplus, dfinal_states is not None, checkpoints is not None), seq_map,
-              (u, delta, A, B, C, D, z, delta_bias, initial_states, dout, dfinal_states, checkpoints), gradients,
-              layout)
+    calls.run(calls.SSM_PACK, _c.BACKWARD, softplus, seq_map,
+              (u, delta, A, B, C, D, z, delta_bias, initial_states, dout, dfinal_states, checkpoints, *gradients))
     return gradients
 
 
@@ -122,6 +119,16 @@ def is_plain(*tensors: Optional[Tensor]) -> bool:
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))
 
 
+def wants_gradients(*tensors: Optional[Tensor]) -> bool:
+    """Whether autograd has to know of a call on these tensors."""
+    if not torch.is_grad_enabled():
+        return False
+    for tensor in tensors:  # in training the first
+        if tensor is not None and tensor.requires_grad:
+            return True
+    return False
+
+
 class EagerConv1dPack(torch.autograd.Function):
     """packjit::conv1d_pack for plain tensors; apply() gives out, or (out, final states)."""
 
@@ -129,7 +136,7 @@ class EagerConv1dPack(torch.autograd.Function):
     def forward(ctx, seq_map, handle, x, weight, bias, initial_states, silu, final_states):
         out, states = conv_forward(seq_map, x, weight, bias, initial_states, silu, final_states)
         ctx.save_for_backward(x, weight, bias, initial_states, handle)
-        ctx.seq_map, ctx.silu, ctx.handle, ctx.version = seq_map, silu, handle, handle._version
+        ctx.call = seq_map, silu, handle, handle._version
         if not final_states:
             return out
         ctx.set_materialize_grads(False)
@@ -138,13 +145,14 @@ class EagerConv1dPack(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dout, dfinal_states=None):
         *inputs, handle = ctx.saved_tensors
-        refuse_changed(ctx.handle, ctx.version)
+        seq_map, silu, own_handle, version = ctx.call
+        refuse_changed(own_handle, version)
         if dout is None:
             dout = torch.zeros_like(inputs[0])
         if torch.is_grad_enabled() or not is_plain(dout):
-            gradients = _op_conv_backward(*inputs, dout, dfinal_states, handle, ctx.silu)
+            gradients = _op_conv_backward(*inputs, dout, dfinal_states, handle, silu)
         else:
-            gradients = conv_backward(ctx.seq_map, *inputs, dout, dfinal_states, ctx.silu)
+            gradients = conv_backward(seq_map, *inputs, dout, dfinal_states, silu)
         return (None, None, *gradients, None, None)
 
 
@@ -157,7 +165,7 @@ class EagerSsmPack(torch.autograd.Function):
         inputs = (u, delta, A, B, C, D, z, delta_bias, initial_states)
         out, states, stored = ssm_forward(seq_map, *inputs, softplus, final_states, checkpoints)
         ctx.save_for_backward(*inputs, stored, handle)
-        ctx.seq_map, ctx.softplus, ctx.handle, ctx.version = seq_map, softplus, handle, handle._version
+        ctx.call = seq_map, softplus, handle, handle._version
         if not final_states:
             return out
         ctx.set_materialize_grads(False)
@@ -166,13 +174,14 @@ class EagerSsmPack(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dout, dfinal_states=None):
         *inputs, stored, handle = ctx.saved_tensors
-        refuse_changed(ctx.handle, ctx.version)
+        seq_map, softplus, own_handle, version = ctx.call
+        refuse_changed(own_handle, version)
         if dout is None:
             dout = torch.zeros_like(inputs[0])
         if torch.is_grad_enabled() or not is_plain(dout):
-            gradients = _op_ssm_backward(*inputs, dout, dfinal_states, stored, handle, ctx.softplus)
+            gradients = _op_ssm_backward(*inputs, dout, dfinal_states, stored, handle, softplus)
         else:
-            gradients = ssm_backward(ctx.seq_map, *inputs, dout, dfinal_states, stored, ctx.softplus)
+            gradients = ssm_backward(seq_map, *inputs, dout, dfinal_states, stored, softplus)
         return (None, None, *gradients, None, None, None)
 
 

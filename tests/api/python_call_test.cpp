@@ -1,0 +1,251 @@
+// Calls from Python, with an interpreter and a tensor library that are made up: objects are tensors, tuples vectors.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "api/dlpack.hpp"
+#include "api/handles.hpp"
+#include "tests/api/fake_driver.hpp"
+#include "tests/api/handles.hpp"
+
+namespace packjit::testing {
+namespace {
+
+namespace dlpack = api::dlpack;
+
+void* const kStream = reinterpret_cast<void*>(0x1000);  // NOLINT(performance-no-int-to-ptr)
+
+struct Object {
+  dlpack::Tensor tensor{};
+  std::vector<std::int64_t> shape, strides;
+  bool describable = true;
+};
+
+/// What the functions below see: they take no state.
+struct Interpreter {
+  bool has_gil = true;
+  int without_gil = 0;  ///< stretches
+  bool out_of_memory = false;
+  std::int64_t lent = 0;   ///< bytes of workspace that are out
+  std::int64_t taken = 0;  ///< all that ever were
+  alignas(256) char workspace[1 << 20];
+};
+Interpreter* interpreter = nullptr;
+char none;
+
+void* tuple_item(void* tuple, std::ptrdiff_t index) {
+  EXPECT_TRUE(interpreter->has_gil);
+  const auto& objects = *static_cast<std::vector<void*>*>(tuple);
+  return index < static_cast<std::ptrdiff_t>(objects.size()) ? objects[static_cast<std::size_t>(index)] : nullptr;
+}
+void* save_thread() {
+  interpreter->has_gil = false;
+  ++interpreter->without_gil;
+  return interpreter;
+}
+void restore_thread(void* thread) {
+  EXPECT_EQ(thread, interpreter);
+  interpreter->has_gil = true;
+}
+int describe(void* object, dlpack::Tensor* tensor) {
+  EXPECT_TRUE(interpreter->has_gil);
+  auto& own = *static_cast<Object*>(object);
+  if (!own.describable) return -1;
+  own.tensor.shape = own.shape.data();
+  own.tensor.strides = own.strides.data();
+  *tensor = own.tensor;
+  return 0;
+}
+int allocate(dlpack::Tensor* like, dlpack::ManagedTensor** made, void* context,
+             void (*set_error)(void*, const char*, const char*)) {
+  if (interpreter->out_of_memory || *like->shape > std::int64_t{sizeof(interpreter->workspace)}) {
+    set_error(context, "MemoryError", "no memory is left");
+    return -1;
+  }
+  EXPECT_EQ(like->device_type, dlpack::kCuda);
+  interpreter->lent += *like->shape;
+  interpreter->taken += *like->shape;
+  *made = new dlpack::ManagedTensor{};
+  (*made)->context = reinterpret_cast<void*>(*like->shape);  // NOLINT(performance-no-int-to-ptr)
+  (*made)->tensor.data = interpreter->workspace;
+  (*made)->deleter = [](dlpack::ManagedTensor* own) {
+    interpreter->lent -= reinterpret_cast<std::intptr_t>(own->context);
+    delete own;
+  };
+  return 0;
+}
+int stream_of(std::int32_t, std::int32_t, void** stream) {
+  *stream = kStream;
+  return 0;
+}
+const dlpack::Exchange kExchange{{1, 3}, nullptr, allocate, nullptr, nullptr, describe, stream_of};
+
+packjit_python python_with(const dlpack::Exchange& exchange) {
+  return {sizeof(packjit_python),
+          const_cast<dlpack::Exchange*>(&exchange),
+          reinterpret_cast<void*>(&tuple_item),
+          reinterpret_cast<void*>(&save_thread),
+          reinterpret_cast<void*>(&restore_thread),
+          &none};
+}
+
+constexpr dlpack::DataType kFp32{dlpack::kFloat, 32, 1}, kBf16{dlpack::kBfloat, 16, 1};
+
+class PythonCall : public ::testing::Test {
+ protected:
+  PythonCall() { interpreter = &state; }
+  ~PythonCall() override {
+    EXPECT_TRUE(state.has_gil);
+    EXPECT_EQ(state.lent, 0);
+    interpreter = nullptr;
+  }
+  void* object(void* data, dlpack::DataType dtype, const std::vector<std::int64_t>& shape,
+               std::int32_t device_type = dlpack::kCpu) {
+    objects.push_back(std::make_unique<Object>());
+    Object& made = *objects.back();
+    made.shape = shape;
+    made.strides.resize(shape.size());
+    std::int64_t next = 1;
+    for (std::size_t i = shape.size(); i-- > 0; next *= shape[i]) made.strides[i] = next;
+    made.tensor = {data, device_type, gpu, static_cast<std::int32_t>(shape.size()), dtype, nullptr, nullptr, 0};
+    return &made;
+  }
+  /// x weight bias initial_states out final_states
+  std::vector<void*> convolution() {
+    return {object(conv.x.data(), kFp32, {1, 8, 1}),
+            object(conv.weight.data(), kFp32, {1, 4}),
+            &none,
+            &none,
+            object(conv.out.data(), kFp32, {1, 8, 1}),
+            &none};
+  }
+  packjit_status run_convolution(const MapHandle& map, std::vector<void*> tensors) {
+    return packjit_python_call(&python, map.get(), PACKJIT_CONV1D_PACK, PACKJIT_FORWARD, 0, &tensors);
+  }
+  static bool says(const std::string& what) {
+    return std::string(packjit_last_error()).find(what) != std::string::npos;
+  }
+
+  std::int32_t gpu = 0;  // of the objects
+  Interpreter state;
+  packjit_python python = python_with(kExchange);
+  std::vector<std::unique_ptr<Object>> objects;
+  SmallConvolution conv;
+};
+
+TEST_F(PythonCall, ComputesWhatTheTensorsSay) {
+  const DeviceHandle device = open_host();
+  const MapHandle map = map_from_positions(device, conv.positions);
+  EXPECT_DONE(run_convolution(map, convolution()));
+  EXPECT_EQ(conv.out, SmallConvolution::kExpected);
+  EXPECT_EQ(state.without_gil, 1);
+  // A bias, and a tensor that begins past its memory's beginning: other options and addresses, the same call.
+  std::vector<float> bias = {-7, 100};
+  std::vector<void*> tensors = convolution();
+  tensors[2] = object(bias.data(), kFp32, {1});
+  static_cast<Object*>(tensors[2])->tensor.byte_offset = 4;
+  EXPECT_DONE(run_convolution(map, tensors));
+  EXPECT_EQ(conv.out, (std::vector<float>{101, 103, 106, 110, 114, 110, 130, 160}));
+  EXPECT_EQ(state.taken, 0);  // host execution has its own workspace
+}
+
+TEST_F(PythonCall, MisuseIsNamedAndTheGilComesBack) {
+  const DeviceHandle device = open_host();
+  const MapHandle map = map_from_positions(device, conv.positions);
+  const auto refused = [&](const std::string& message, auto spoil) {
+    std::vector<void*> tensors = convolution();
+    spoil(tensors);
+    EXPECT_EQ(run_convolution(map, tensors), PACKJIT_BAD_ARGUMENT) << message;
+    EXPECT_TRUE(says(message)) << packjit_last_error();
+    EXPECT_TRUE(state.has_gil);
+  };
+  const auto at = [](std::vector<void*>& tensors, std::size_t i) -> Object& {
+    return *static_cast<Object*>(tensors[i]);
+  };
+  refused("tensor x: None", [](auto& t) { t[0] = &none; });
+  refused("tensor weight is missing", [](auto& t) { t[1] = &none; });
+  refused("tensor final_states: the tuple is too short", [](auto& t) { t.pop_back(); });
+  refused("tensor weight: it cannot be described", [&](auto& t) { at(t, 1).describable = false; });
+  refused("tensor out: it has 5 dimensions", [&](auto& t) { at(t, 4).tensor.rank = 5; });
+  refused("tensor x: it has 0 dimensions", [&](auto& t) { at(t, 0).tensor.rank = 0; });
+  refused("tensor weight: it is on another device", [&](auto& t) { at(t, 1).tensor.device_type = dlpack::kCuda; });
+  refused("stands for no dtype", [&](auto& t) { at(t, 4).tensor.dtype.bits = 64; });
+  refused("on another device than the map", [&](auto& t) {
+    for (const std::size_t i : {0, 1, 4}) at(t, i).tensor.device_type = dlpack::kCuda;
+  });
+  std::vector<void*> tensors = convolution();
+  EXPECT_EQ(packjit_python_call(&python, map.get(), 3, PACKJIT_FORWARD, 0, &tensors), PACKJIT_BAD_ARGUMENT);
+  EXPECT_EQ(packjit_python_call(&python, map.get(), PACKJIT_SSM_PACK, 0, 0, &tensors), PACKJIT_BAD_ARGUMENT);
+  EXPECT_EQ(packjit_python_call(&python, nullptr, PACKJIT_SSM_PACK, PACKJIT_FORWARD, 0, &tensors),
+            PACKJIT_BAD_ARGUMENT);
+  EXPECT_EQ(packjit_python_call(&python, map.get(), PACKJIT_SSM_PACK, PACKJIT_FORWARD, 0, nullptr),
+            PACKJIT_BAD_ARGUMENT);
+  dlpack::Exchange newer = kExchange;
+  newer.version.major = 2;
+  python = python_with(newer);
+  refused("DLPack version 2", [](auto&) {});
+  python.none = nullptr;
+  refused("a member is NULL", [](auto&) {});
+  EXPECT_EQ(conv.out, std::vector<float>(8, -1.0F));
+}
+
+/// Backward of a small scan on a GPU that runs nothing.
+class PythonCallOnAGpu : public PythonCall {
+ protected:
+  packjit_status backward(packjit_map* boundaries) {
+    // u delta A B C D z delta_bias initial_states dout dfinal_states checkpoints, gradients of the first nine
+    std::vector<void*> tensors;
+    const auto add = [&](dlpack::DataType dtype, const std::vector<std::int64_t>& shape) {
+      tensors.push_back(object(memory + 256 * tensors.size(), dtype, shape, dlpack::kCuda));
+    };
+    const std::vector<std::int64_t> wide = {1, 16, 8}, square = {8, 16}, grouped = {1, 16, 1, 16}, flat = {8};
+    const auto inputs = [&] {
+      add(kBf16, wide), add(kBf16, wide), add(kFp32, square), add(kBf16, grouped), add(kBf16, grouped);
+      add(kFp32, flat), add(kBf16, wide), add(kFp32, flat);
+      tensors.push_back(&none);
+    };
+    inputs();
+    add(kBf16, wide);
+    tensors.insert(tensors.end(), {&none, &none});
+    inputs();
+    return packjit_python_call(&python, boundaries, PACKJIT_SSM_PACK, PACKJIT_BACKWARD, 1, &tensors);
+  }
+  FakeDriver fake;
+  DeviceHandle device{new packjit_device(api::cuda_backend(fake.driver(), 0, FakeDriver::compiler()))};
+  MapHandle map = map_from_positions(device, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5}, kStream, 2, 16);
+  alignas(256) static inline char memory[32 * 256];
+};
+
+TEST_F(PythonCallOnAGpu, StreamAndWorkspaceAreOfTheTensorsLibrary) {
+  const int allocations = fake.counts().allocations;
+  ASSERT_DONE(backward(map.get()));
+  EXPECT_GT(fake.launches_on(kStream), 0);
+  EXPECT_EQ(fake.launches_on(kStream), fake.counts().launches);
+  const std::int64_t once = state.taken;
+  EXPECT_GT(once, 0);
+  EXPECT_EQ(state.lent, 0);
+  EXPECT_EQ(fake.counts().allocations, allocations);  // none of the library's own
+  fake.begin_capture(static_cast<CUstream>(kStream));
+  EXPECT_DONE(backward(map.get()));
+  EXPECT_TRUE(fake.end_capture(static_cast<CUstream>(kStream)));
+  EXPECT_EQ(state.taken, 2 * once);
+}
+
+TEST_F(PythonCallOnAGpu, WithoutMemoryNothingIsLaunched) {
+  state.out_of_memory = true;
+  EXPECT_EQ(backward(map.get()), PACKJIT_OUT_OF_MEMORY);
+  EXPECT_TRUE(says("bytes of workspace: no memory is left")) << packjit_last_error();
+  EXPECT_EQ(fake.counts().launches, 0);
+}
+
+TEST_F(PythonCallOnAGpu, TensorsOfAnotherGpuAreRefused) {
+  gpu = 1;
+  EXPECT_EQ(backward(map.get()), PACKJIT_BAD_ARGUMENT);
+  EXPECT_TRUE(says("another device than the map")) << packjit_last_error();
+}
+
+}  // namespace
+}  // namespace packjit::testing
