@@ -81,5 +81,5 @@ function(packjit_fuzzer name)
   math(EXPR limit "${PACKJIT_FUZZ_SECONDS} + 120")
   add_test(NAME fuzz.${name} COMMAND "${program}" -max_total_time=${PACKJIT_FUZZ_SECONDS} -max_len=16384
     -timeout=20 -rss_limit_mb=2048 "-artifact_prefix=${found}/../crash-" -print_final_stats=1 "${found}" ${seeds})
-  set_tests_properties(fuzz.${name} PROPERTIES LABELS fuzz TIMEOUT ${limit})
+  set_tests_properties(fuzz.${name} PROPERTIES LABELS fuzz TIMEOUT ${limit} COST ${PACKJIT_FUZZ_SECONDS})
 endfunction()
