@@ -17,5 +17,19 @@ if(PACKJIT_TESTS)
   find_package(GTest REQUIRED)
 endif()
 
-# Of fmt the headers alone: distributions have it as a shared library only, and what is installed depends on none.
-target_link_libraries(packjit_options INTERFACE fmt::fmt-header-only)
+# Of fmt the headers alone: distributions have it as a shared library only, and what is installed depends on none. Every
+# file that formats would spend 4 s on compiling all of fmt, so it is compiled here, once, where the version is one whose
+# parts fmt.cpp knows.
+set(packjit_fmt_source "")
+if(fmt_VERSION VERSION_LESS 10)
+  set(packjit_fmt_source "${CMAKE_CURRENT_LIST_DIR}/fmt.cpp")
+  add_library(packjit_fmt STATIC "${packjit_fmt_source}")
+  target_include_directories(packjit_fmt SYSTEM PUBLIC
+    $<TARGET_PROPERTY:fmt::fmt-header-only,INTERFACE_INCLUDE_DIRECTORIES>)
+  target_compile_features(packjit_fmt PUBLIC cxx_std_20)
+  # The same sanitizers.
+  target_compile_options(packjit_fmt PRIVATE $<TARGET_PROPERTY:packjit_options,INTERFACE_COMPILE_OPTIONS>)
+  target_link_libraries(packjit_options INTERFACE packjit_fmt)
+else()
+  target_link_libraries(packjit_options INTERFACE fmt::fmt-header-only)
+endif()

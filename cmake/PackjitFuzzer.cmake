@@ -38,6 +38,10 @@ foreach(package fmt::fmt-header-only nlohmann_json::nlohmann_json)
   endforeach()
 endforeach()
 
+set(packjit_fuzz_fmt "")
+if(NOT packjit_fmt_source)
+  set(packjit_fuzz_fmt -DFMT_HEADER_ONLY=1)
+endif()
 if(NOT PACKJIT_XXHASH_INCLUDE_DIR STREQUAL "/usr/include")
   list(APPEND packjit_fuzz_includes -isystem "${PACKJIT_XXHASH_INCLUDE_DIR}")
 endif()
@@ -47,14 +51,14 @@ function(packjit_fuzzer name)
     return()
   endif()
   set(objects "")
-  foreach(source ${ARGN})
+  foreach(source ${ARGN} ${packjit_fmt_source})
     get_filename_component(source "${source}" ABSOLUTE BASE_DIR "${CMAKE_CURRENT_SOURCE_DIR}")
     file(RELATIVE_PATH relative "${CMAKE_SOURCE_DIR}" "${source}")
     string(MAKE_C_IDENTIFIER "${relative}" object)
     set(object "${CMAKE_CURRENT_BINARY_DIR}/${name}.dir/${object}.o")
     add_custom_command(OUTPUT "${object}"
       COMMAND "${CMAKE_COMMAND}" -E make_directory "${CMAKE_CURRENT_BINARY_DIR}/${name}.dir"
-      COMMAND "${PACKJIT_CLANGXX}" -std=c++20 -O1 -g ${packjit_fuzz_flags} -DFMT_HEADER_ONLY=1 "-I${CMAKE_SOURCE_DIR}"
+      COMMAND "${PACKJIT_CLANGXX}" -std=c++20 -O1 -g ${packjit_fuzz_flags} ${packjit_fuzz_fmt} "-I${CMAKE_SOURCE_DIR}"
         ${packjit_fuzz_includes}
         -MD -MF "${object}.d" -MT "${object}" -c "${source}" -o "${object}"
       DEPENDS "${source}" DEPFILE "${object}.d" COMMENT "Fuzz target ${name}: ${relative}"
@@ -77,5 +81,5 @@ function(packjit_fuzzer name)
   math(EXPR limit "${PACKJIT_FUZZ_SECONDS} + 120")
   add_test(NAME fuzz.${name} COMMAND "${program}" -max_total_time=${PACKJIT_FUZZ_SECONDS} -max_len=16384
     -timeout=20 -rss_limit_mb=2048 "-artifact_prefix=${found}/../crash-" -print_final_stats=1 "${found}" ${seeds})
-  set_tests_properties(fuzz.${name} PROPERTIES LABELS fuzz TIMEOUT ${limit})
+  set_tests_properties(fuzz.${name} PROPERTIES LABELS fuzz TIMEOUT ${limit} COST ${PACKJIT_FUZZ_SECONDS})
 endfunction()

@@ -119,8 +119,8 @@ logged build cmake --build --preset release -j "$jobs"
 
 step "clang-format"
 # Templates are left out: their text is printed for the reader of the generated source, whose branches it decides.
-mapfile -d '' -t sources < <(find packing oracle generator database runtime checking tuning api cli include tests examples \
-  \( -name '*.cpp' -o -name '*.hpp' \) -print0)
+mapfile -d '' -t sources < <(find cmake packing oracle generator database runtime checking tuning api cli include \
+  tests examples \( -name '*.cpp' -o -name '*.hpp' \) -print0)
 if ! clang-format --dry-run -Werror "${sources[@]}" 2>"$logs/format.log"; then
   grep 'error:' "$logs/format.log" | cut -d: -f1 | sort -u
   echo "test.sh: these files are not formatted; run clang-format -i on them" >&2
