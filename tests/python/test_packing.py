@@ -115,8 +115,8 @@ def test_resumed_it_goes_on_as_if_nothing_had_happened():
 def test_a_state_of_others_is_refused_and_nothing_changes():
     packer = Packer(LENGTHS, 16)
     packer.next()
-    for bad in (Packer(LENGTHS, 17).state_dict(), {**packer.state_dict(), "epoch": -1},
-                {**packer.state_dict(), "step": 10**6}, {"epoch": 0}):
+    for bad in (Packer(LENGTHS, 17).state_dict(), Packer(LENGTHS, 16, loss_unit="document").state_dict(),
+                {**packer.state_dict(), "epoch": -1}, {**packer.state_dict(), "step": 10**6}, {"epoch": 0}):
         with pytest.raises(BadArgument):
             packer.load_state_dict(bad)
     assert packer.next().step == 1
