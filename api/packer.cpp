@@ -88,7 +88,8 @@ Value choice(std::string_view name, std::int32_t given, Value zero, Value one) {
 Packer::Packer(const packjit_packer_options& options, const packjit_documents& documents)
     : stream_(documents_of(documents),
               pack_method_named(options.method == nullptr ? "local-greedy" : std::string_view(options.method)),
-              options_of(options), number("ranks", options.ranks, 1), options.rank),
+              options_of(options), number("ranks", options.ranks, 1), options.rank,
+              choice("division", options.division, RankDivision::balanced, RankDivision::round_robin)),
       loss_unit_(choice("loss_unit", options.loss_unit, LossUnit::token, LossUnit::document)),
       last_token_(choice("last_token", options.last_token, LastToken::is_dropped, LastToken::counts)),
       // A run that went on with other weights would be another run. Of the default the stream's fingerprint is enough.

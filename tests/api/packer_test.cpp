@@ -320,6 +320,7 @@ TEST(Packer, BadInputIsRefusedWithItsName) {
       {[](auto& o, auto&) { o.min_piece = 5; }, "minimum piece must be from 1 to 4"},
       {[](auto& o, auto&) { o.loss_unit = 2; }, "loss_unit is 2; expected 0 or 1"},
       {[](auto& o, auto&) { o.last_token = -1; }, "last_token is -1; expected 0 or 1"},
+      {[](auto& o, auto&) { o.division = 2; }, "division is 2; expected 0 or 1"},
       {[](auto& o, auto&) { o.struct_size = 8; }, "packjit_packer_options: struct_size is 8"},
       {[](auto&, auto& d) { d.struct_size = 0; }, "packjit_documents: struct_size is 0"},
       {[](auto&, auto& d) { d.count = 0; }, "count is 0"},
