@@ -13,6 +13,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def script(name):
+    if str(ROOT / "bench") not in sys.path:  # as where it is run
+        sys.path.insert(0, str(ROOT / "bench"))
     spec = importlib.util.spec_from_file_location(name, ROOT / "bench" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
