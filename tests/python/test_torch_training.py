@@ -219,7 +219,7 @@ def test_a_process_that_waits_for_a_dead_one_says_so_when_torchrun_ends_it():
 
 def test_a_number_of_processes_that_cannot_share_the_calls_is_refused(train):
     given = train.options(["--text", ".", "--out", "/elsewhere", "--calls-per-update", "4"])
-    with pytest.raises(SystemExit, match="--calls-per-update is 4, which 3 processes cannot share evenly: .* divides 4"):
+    with pytest.raises(SystemExit, match="--calls-per-update is 4, which 3 processes cannot share .* that divides 4"):
         train.packers_of(given, types.SimpleNamespace(count=3, rank=0), [5, 6])
 
 
