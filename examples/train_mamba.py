@@ -513,6 +513,9 @@ def train(given: argparse.Namespace, processes: Processes, progress: Progress) -
     if not given.resume and (given.out / "checkpoint.pt").exists():
         raise SystemExit(f"--out {given.out} holds a checkpoint: give --resume to go on from it, or another folder")
     given.out.mkdir(parents=True, exist_ok=True)
+    if processes.is_first:
+        for part in given.out.glob("checkpoint.pt.*.part"):  # of a run that was killed while it wrote
+            part.unlink()
     state = read_checkpoint(given) if given.resume else None
     given.calls_per_update = given.calls_per_update or processes.count
     tokens, lengths = tokens_of(read_documents(given.text))

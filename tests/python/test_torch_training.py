@@ -112,11 +112,16 @@ def test_two_processes_equal_one(text, whole, tmp_path, shard):
 
 
 KILLED = """
-import importlib.util, os, signal, sys
+import importlib.util, os, signal, sys, time
 spec = importlib.util.spec_from_file_location("train_mamba", {script!r})
 train = sys.modules["train_mamba"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(train)
-rate = train.learning_rate
+rate, map_of = train.learning_rate, train.RowMap.of
+
+
+def slow(self, positions):  # the second process has more to do than the first
+    time.sleep(0.8 * int(os.environ["RANK"]))
+    return map_of(self, positions)
 
 
 def killed(update, given):  # behind the gradients of the fourth update, which is lost, as the third one is
@@ -125,7 +130,7 @@ def killed(update, given):  # behind the gradients of the fourth update, which i
     return rate(update, given)
 
 
-train.learning_rate = killed
+train.learning_rate, train.RowMap.of = killed, slow
 train.main()
 """
 
@@ -163,11 +168,20 @@ def test_a_killed_process_ends_the_run_with_a_message(killed):
     assert torch.load(out / "checkpoint.pt", weights_only=True)["done"] == 2
 
 
+def test_the_log_says_who_waited_for_whom(killed):
+    lines = lines_of(killed[1], "ranks")[1:]  # the first update compiles
+    assert [line["update"] for line in lines] == [2, 3]
+    # The first process waits for the second, by the 0.8 s that it is slower, or less where the machine is busy.
+    first, second = [sum(line["waited_seconds"][rank] for line in lines) for rank in (0, 1)]
+    assert first > second and first > 0.4, (first, second)
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_resumed_run_sees_every_document_once(train, short_text, killed, tmp_path, processes):
     out = tmp_path / "out"
     shutil.copytree(killed[1], out)
     before = [line for line in lines_of(out, "ranks") if line["update"] <= 2]
+    (out / "checkpoint.pt.7.part").write_bytes(b"as far as it came")
     # How many calls an update has, the checkpoint knows.
     arguments = ["--text", str(short_text), "--out", str(out), *COMMON, "--updates", "8", "--log-ranks", "--resume"]
     if processes == 1:
@@ -187,6 +201,7 @@ def test_a_resumed_run_sees_every_document_once(train, short_text, killed, tmp_p
         assert ends[document] == offset
         ends[document] += length
     assert ends == dict(enumerate(lengths.tolist())) and len(seen) > len(lengths)
+    assert not list(out.glob("*.part"))
     assert lines[-1]["epoch"] == 0 and torch.load(out / "checkpoint.pt", weights_only=True)["packer"]["step"] == 8
     for line in lines:
         assert [sum(piece[2] for piece in pieces) for pieces in line["pieces"]] == line["tokens"]
