@@ -319,6 +319,7 @@ TEST_F(ApiTwoGpus, AtOnceInOneProcessTheyGiveTheBitsOfOne) {
   const DeviceHandle devices[] = {open(PACKJIT_GPU, 0), open(PACKJIT_GPU, 1)};
   HostTensors results[2];
   std::vector<std::thread> threads;
+  threads.reserve(2);
   for (int i = 0; i < 2; ++i) {
     threads.emplace_back([&, i] {
       const Primary primary(i);
@@ -335,6 +336,7 @@ TEST_F(ApiTwoGpus, OneHandleServesContextsOfBothAtOnce) {
   const DeviceHandle device = open(PACKJIT_CURRENT);
   HostTensors results[2];
   std::vector<std::thread> threads;
+  threads.reserve(2);
   for (int i = 0; i < 2; ++i) {
     threads.emplace_back([&, i] {
       contexts[i].enter();

@@ -139,6 +139,7 @@ TEST_F(Sessions, TwoGpusAtOnceHaveContextsAndKernelsOfTheirOwn) {
   Compiled compiled;
   const DeviceHandle devices[] = {open(0, compiled.compiler()), open(1, compiled.compiler())};
   std::vector<std::thread> threads;
+  threads.reserve(2);
   for (const DeviceHandle& device : devices) {
     threads.emplace_back([&device] {  // no context is current: a handle enters its own
       const OperatorHandle op = make_operator(device, SmallConvolution::options());
@@ -160,6 +161,7 @@ TEST_F(Sessions, OneHandleServesContextsOfTwoGpusAtOnce) {
   const OperatorHandle op = make_operator(device, SmallConvolution::options());
   std::vector<CUcontext> contexts = {fake.make_context(1, 0), fake.make_context(2, 1)};
   std::vector<std::thread> threads;
+  threads.reserve(2);
   for (CUcontext context : contexts) {
     threads.emplace_back([&, context] {
       FakeDriver::make_current(context);
