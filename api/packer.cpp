@@ -10,6 +10,7 @@
 
 #include "packing/boundaries.hpp"
 #include "packing/cutting.hpp"
+#include "packing/random.hpp"
 
 namespace packjit::api {
 namespace {
@@ -87,9 +88,14 @@ Value choice(std::string_view name, std::int32_t given, Value zero, Value one) {
 Packer::Packer(const packjit_packer_options& options, const packjit_documents& documents)
     : stream_(documents_of(documents),
               pack_method_named(options.method == nullptr ? "local-greedy" : std::string_view(options.method)),
-              options_of(options), number("ranks", options.ranks, 1), options.rank),
+              options_of(options), number("ranks", options.ranks, 1), options.rank,
+              choice("division", options.division, RankDivision::balanced, RankDivision::round_robin)),
       loss_unit_(choice("loss_unit", options.loss_unit, LossUnit::token, LossUnit::document)),
       last_token_(choice("last_token", options.last_token, LastToken::is_dropped, LastToken::counts)),
+      // A run that went on with other weights would be another run. Of the default the stream's fingerprint is enough.
+      loss_mark_(options.loss_unit == 0 && options.last_token == 0
+                     ? 0
+                     : SplitMix64(static_cast<std::uint64_t>(2 * options.loss_unit + options.last_token)).next()),
       max_sequences_(most_pieces_in(stream_.options().rows_per_call * stream_.options().pack_length,
                                     stream_.documents(), stream_.options())) {}
 
@@ -146,11 +152,11 @@ packjit_step Packer::next() {
 
 packjit_packer_position Packer::position() const {
   const StreamPosition position = stream_.position();
-  return {0, position.epoch, position.step, position.fingerprint};
+  return {0, position.epoch, position.step, position.fingerprint ^ loss_mark_};
 }
 
 void Packer::resume(const packjit_packer_position& position) {
-  stream_.resume({position.epoch, position.step, position.fingerprint});
+  stream_.resume({position.epoch, position.step, position.fingerprint ^ loss_mark_});
 }
 
 packjit_packer_info Packer::info() const {

@@ -37,6 +37,7 @@ class Packer {
   TrainingStream stream_;
   LossUnit loss_unit_;
   LastToken last_token_;
+  std::uint64_t loss_mark_;  ///< in the fingerprint of positions, beside what the stream's has; 0 by default
   std::int64_t max_sequences_;
   Arrays arrays_;  ///< of the last step
 };

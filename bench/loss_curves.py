@@ -12,15 +12,12 @@ says that it is above --tolerance. Exit status 3 without a GPU, unless --device 
 """
 
 import argparse
-import datetime
-import importlib.util
 import json
 import pathlib
 import sys
 import time
 
-MISSING, DIFFERS = 3, 4  # exit status
-EXAMPLE = pathlib.Path(__file__).resolve().parents[1] / "examples" / "train_mamba.py"
+from reports import FAILED, MISSING, load_example, opening, save_figure
 
 
 def options(arguments) -> argparse.Namespace:
@@ -41,14 +38,6 @@ def options(arguments) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def load_example():
-    spec = importlib.util.spec_from_file_location("train_mamba", EXAMPLE)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["train_mamba"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def packed(batch, seq_maps):
     """The row as it is: one call."""
     yield batch.input_ids, seq_maps.of_row(batch.positions), batch.targets, batch.weights
@@ -66,17 +55,8 @@ def one_at_a_time(batch, seq_maps):
 class SequenceMaps:
     """Maps made once: one for all packed rows, one for each length."""
 
-    def __init__(self, packer, device):
-        self.packer, self.device, self.row, self.ones = packer, device, None, {}
-
-    def of_row(self, positions):
-        from packjit.torch import SequenceMap
-        if self.row is None:
-            self.row = SequenceMap.from_position_indices(positions, max_sequences=self.packer.max_sequences,
-                                                         max_seqlen=self.packer.max_seqlen)
-        else:
-            self.row.update(positions)
-        return self.row
+    def __init__(self, row_map, device):
+        self.of_row, self.device, self.ones = row_map.of, device, {}
 
     def of_one(self, length):
         from packjit.torch import SequenceMap
@@ -104,7 +84,7 @@ def trained(given, calls_of) -> dict:
                               given.device, "--learning-rate", str(given.learning_rate)])
     optimizer = train.optimizer_of(model, settings)
     autocast = torch.autocast(device.type, dtype=torch.bfloat16, enabled=given.dtype == "bf16")
-    seq_maps, losses, sequences, real = SequenceMaps(packer, device), [], 0, 0
+    seq_maps, losses, sequences, real = SequenceMaps(train.RowMap(packer), device), [], 0, 0
     began = time.perf_counter()
     for update in range(given.updates):
         batch = train.batch_of(packer.next(), tokens, device)
@@ -142,7 +122,7 @@ def draw(report: dict, path: pathlib.Path) -> None:
     difference.plot(updates, [a - b for a, b in zip(report["packed"]["losses"], report["one_at_a_time"]["losses"])],
                     linewidth=1, color="tab:orange")
     difference.set(xlabel="update", ylabel="difference")
-    figure.savefig(path, dpi=150, bbox_inches="tight", metadata={"Date": None} if path.suffix == ".svg" else None)
+    save_figure(figure, path)
 
 
 def main(arguments=None) -> int:
@@ -156,10 +136,7 @@ def main(arguments=None) -> int:
         print("loss_curves.py: there is no GPU that PyTorch can use; --device cpu --model tiny --pack-length 64 "
               "--updates 3 tries the script out", file=sys.stderr)
         return MISSING
-    report = {"command": " ".join(["python", "bench/loss_curves.py", *(arguments or sys.argv[1:])]),
-              "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-              "torch": torch.__version__, "dtype": given.dtype,
-              "device": torch.cuda.get_device_name() if given.device == "cuda" else "cpu",
+    report = {**opening("loss_curves.py", arguments, given.device), "dtype": given.dtype,
               "packed": trained(given, packed), "one_at_a_time": trained(given, one_at_a_time)}
     pairs = list(zip(report["packed"]["losses"], report["one_at_a_time"]["losses"]))
     differences = [abs(one - other) for one, other in pairs]
@@ -177,7 +154,7 @@ def main(arguments=None) -> int:
           f"{report['largest_difference']:.2e} at most, {report['mean_difference']:.2e} in the mean; in the last tenth "
           f"they are {report['last_tenth']['packed']:.4f} packed and {report['last_tenth']['one_at_a_time']:.4f} one "
           "at a time")
-    return DIFFERS if report["largest_difference"] > given.tolerance else 0
+    return FAILED if report["largest_difference"] > given.tolerance else 0
 
 
 if __name__ == "__main__":

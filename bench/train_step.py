@@ -20,19 +20,17 @@ are reported.
 """
 
 import argparse
-import datetime
 import gc
 import json
 import pathlib
 import random
 import statistics
-import subprocess
 import sys
 import time
 
-MISSING, FAILED = 3, 4  # exit status: the machine lacks something; a way ended with an error, which the report has
-DATA = pathlib.Path(__file__).parent / "data" / "mixed_lengths.txt"
-REAL_CUT = 2048  # lengths are those of documents cut here; another --cut scales them
+from lengths import DATA, REAL_CUT, pieces_of
+from reports import FAILED, MISSING, gpu, opening, save_figure
+
 WAYS = ("packed", "ideal", "padded", "one", "official_ideal", "official_padded", "official_one")
 # The first pattern found in a kernel's name says where its time goes; everything else is "rest".
 SHARES = (("scan", ("ssm_pack", "selective_scan")), ("convolution", ("conv1d_pack", "causal_conv1d")),
@@ -63,9 +61,7 @@ def options(arguments=None) -> argparse.Namespace:
 
 def documents(given) -> list[int]:
     """Lengths of documents, cut as packing would, that fill one row of --tokens as well as any do."""
-    lengths = [int(line) for line in given.lengths.read_text().split()]
-    pieces = [min(REAL_CUT, length - begin) for length in lengths for begin in range(0, length, REAL_CUT)]
-    pieces = [max(2, piece * given.cut // REAL_CUT) for piece in pieces]
+    pieces = pieces_of(given.lengths, given.cut)
     random.Random(given.seed).shuffle(pieces)
     chosen, room = [], given.tokens
     for piece in pieces:
@@ -81,61 +77,37 @@ class Work:
     def __init__(self, given, size: str, lengths: list[int]):
         import torch
 
-        from packjit.torch import CONFIGURATIONS, MambaConfig, SequenceMap
-        self.torch, self.SequenceMap, self.given, self.lengths = torch, SequenceMap, given, lengths
-        self.config = CONFIGURATIONS[size] if size != "tiny" else MambaConfig(16, 2, vocab_size=64)
+        import micro_batches
+        self.torch, self.ways, self.given, self.lengths = torch, micro_batches, given, lengths
+        self.config = micro_batches.config_of(size)
         self.device, self.dtype = torch.device(given.device), torch.bfloat16
         generator = torch.Generator(device=given.device).manual_seed(given.seed)
         self.tokens = torch.randint(self.config.vocab_size, (max(given.tokens, sum(lengths)),), generator=generator,
                                     device=given.device)
         self.model = None
-        self.own = {"packed": self.packed(), "ideal": self.ideal(), "padded": self.padded(), "one": self.one()}
+        pieces = list(self.tokens[:sum(lengths)].split(lengths))
+        self.own = {"packed": self.packed(pieces), "ideal": self.ideal(),
+                    "padded": micro_batches.padded(pieces, given.cut, given.padded_rows),
+                    "one": micro_batches.one(pieces)}
 
-    # Each way is a list of micro-batches: (make the map, input_ids, targets, weights).
+    def packed(self, pieces):
+        from packjit.torch import SequenceMap
+        seq_map = None
 
-    def packed(self):
-        from packjit.torch import next_token_targets
-        torch = self.torch
-        positions = torch.cat([torch.arange(length) for length in self.lengths]
-                              + [torch.full((self.given.tokens - sum(self.lengths),), -1)])[None].to(self.device)
-        ids = self.tokens[None, :self.given.tokens]
-        targets, weights = next_token_targets(ids, positions)
-        seq_map = self.SequenceMap.from_position_indices(positions, max_sequences=len(self.lengths),
-                                                         max_seqlen=self.given.cut)
-
-        def built():  # anew in every step: a step of a training run has other documents
-            seq_map.update(positions)
+        def built(positions):
+            nonlocal seq_map
+            if seq_map is None:
+                seq_map = SequenceMap.from_position_indices(positions, max_sequences=len(self.lengths),
+                                                            max_seqlen=self.given.cut)
+            else:
+                seq_map.update(positions)
             return seq_map
-        return [(built, ids, targets, weights)]
-
-    def of_rows(self, ids, lengths):
-        """Rows that hold one document each, of `lengths`."""
-        torch = self.torch
-        places = torch.arange(ids.shape[1], device=self.device)
-        weights = (places[None] < torch.tensor(lengths, device=self.device)[:, None] - 1).float()
-        targets = torch.roll(ids, -1, dims=1)
-        seq_map = self.SequenceMap.rows(*ids.shape, self.device)
-        return lambda: seq_map, ids, targets, weights
+        return self.ways.packed(pieces, self.given.tokens, built)
 
     def ideal(self):
         rows = self.given.tokens // self.given.cut
-        return [self.of_rows(self.tokens[:rows * self.given.cut].view(rows, self.given.cut), [self.given.cut] * rows)]
-
-    def pieces(self):
-        return list(self.tokens[:sum(self.lengths)].split(self.lengths))
-
-    def padded(self):
-        pieces, batches = self.pieces(), []
-        for begin in range(0, len(pieces), self.given.padded_rows):
-            part = pieces[begin:begin + self.given.padded_rows]
-            ids = self.torch.zeros(len(part), self.given.cut, dtype=self.torch.int64, device=self.device)
-            for row, piece in zip(ids, part):
-                row[:len(piece)] = piece
-            batches.append(self.of_rows(ids, [len(piece) for piece in part]))
-        return batches
-
-    def one(self):
-        return [self.of_rows(piece[None], [len(piece)]) for piece in self.pieces()]
+        ids = self.tokens[:rows * self.given.cut].view(rows, self.given.cut)
+        return [self.ways.of_rows(ids, [self.given.cut] * rows)]
 
     def real_tokens(self, way: str) -> int:
         return self.own["ideal"][0][1].numel() if way.endswith("ideal") else sum(self.lengths)
@@ -290,17 +262,6 @@ def compared(models: dict) -> dict:
     return result
 
 
-def gpu() -> dict:
-    """Name, driver, clocks and power limit, as nvidia-smi says."""
-    fields = ("name", "driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit", "temperature.gpu")
-    try:
-        line = subprocess.run(["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader", "-i", "0"],
-                              capture_output=True, text=True, check=True, timeout=20).stdout.splitlines()[0]
-    except (OSError, subprocess.SubprocessError, IndexError):
-        return {}
-    return dict(zip(fields, [value.strip() for value in line.split(",")]))
-
-
 def table(models: dict) -> str:
     lines = ["| model | way | ms a step | real tokens/s | peak GiB |", "| --- | --- | --- | --- | --- |"]
     for size, report in models.items():
@@ -339,7 +300,7 @@ def draw(report: dict, path: pathlib.Path) -> None:
         panel.tick_params(axis="x", labelsize=7)
     figure.suptitle(f"Training steps, {report['gpu'].get('name', 'GPU')}, {report['real_tokens']:,} tokens in "
                     f"{len(report['lengths'])} documents", fontsize=10)
-    figure.savefig(path, dpi=150, bbox_inches="tight", metadata={"Date": None} if path.suffix == ".svg" else None)
+    save_figure(figure, path)
 
 
 def main(arguments=None) -> int:
@@ -354,10 +315,8 @@ def main(arguments=None) -> int:
               "--device cpu --model tiny --tokens 64 --cut 16 runs the same work without times.", file=sys.stderr)
         return MISSING
     lengths = documents(given)
-    report = {"command": " ".join(["python", "bench/train_step.py", *(arguments or sys.argv[1:])]),
-              "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-              "device": given.device, "gpu": gpu() if given.device == "cuda" else {}, "torch": torch.__version__,
-              "cuda": torch.version.cuda, "dtype": "bf16", "residual_dtype": given.residual_dtype,
+    report = {**opening("train_step.py", arguments, given.device), "dtype": "bf16",
+              "residual_dtype": given.residual_dtype,
               "checkpoints": given.checkpoints, "fused": not given.no_fuse, "lengths": lengths,
               "real_tokens": sum(lengths), "models": {}}
     for size in given.model:

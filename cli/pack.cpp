@@ -35,6 +35,7 @@ struct PackArguments {
   std::optional<std::int64_t> epoch;
   std::int64_t ranks = 1;
   std::optional<std::int64_t> rank;
+  std::string division = "balanced";
   std::string out;
   bool compare = false;
   bool json = false;
@@ -197,6 +198,7 @@ void check_pieces(const std::vector<Document>& documents, const PackOptions& opt
 
 void run_pack(const PackArguments& arguments) {
   const PackMethod& method = pack_method_named(arguments.method);
+  const RankDivision division = rank_division_named(arguments.division);
   check_ranks(arguments);
   std::vector<Document> documents = read_lengths_file(arguments.lengths);
   PackOptions options = arguments.options;
@@ -207,7 +209,7 @@ void run_pack(const PackArguments& arguments) {
     documents = in_order(documents, order);
     options = options_of_epoch(options, *arguments.epoch);
   }
-  std::vector<PackPlan> plans = plan_ranks(method, documents, options, arguments.ranks);
+  std::vector<PackPlan> plans = plan_ranks(method, documents, options, arguments.ranks, division);
   for (PackPlan& plan : plans) plan.options.seed = arguments.options.seed;
   const PackPlan whole = joined(plans);
   const PackStatistics statistics = statistics_of(whole, documents);
@@ -225,7 +227,10 @@ void run_pack(const PackArguments& arguments) {
     report["rows_per_call"] = options.rows_per_call;
     if (arguments.epoch) report["epoch"] = *arguments.epoch;
     report.update(json_of(whole, statistics));
-    if (arguments.ranks > 1) report["balance"] = json_of(balance, statistics.tokens);
+    if (arguments.ranks > 1) {
+      report["balance"] = json_of(balance, statistics.tokens);
+      report["balance"]["division"] = arguments.division;
+    }
     if (arguments.compare) report["methods"] = comparison.json;
     print_result(report.dump(2) + "\n");
     return;
@@ -283,6 +288,12 @@ void register_pack(CLI::App& app) {
   command->add_option("--epoch", arguments->epoch,
                       "documents arrive in the order of this epoch, drawn from the seed, instead of the file's");
   command->add_option("--ranks", arguments->ranks, "divide the documents over so many ranks, each with its own calls")
+      ->capture_default_str();
+  command
+      ->add_option(
+          "--division", arguments->division,
+          "how ranks get documents: balanced (alike in tokens and longest sequences) or round-robin (in turn, to "
+          "see what balancing gains)")
       ->capture_default_str();
   command->add_option("--rank", arguments->rank, "the rank whose plan --out writes, from 0");
   command->add_option("--out", arguments->out, "write the plan to this file (JSON, docs/plan_format.md)");

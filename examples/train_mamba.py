@@ -7,19 +7,25 @@
 --text is a folder, in which every file is one document, or a file, in which blank lines part the documents. Tokens are
 bytes, and one more that ends a document. docs/training.md explains the options, the log and the checkpoint.
 
-Read main() first: it is the whole training loop. One update is made of --calls-per-update packed calls, however many
+Read train() first: it is the whole training loop. One update is made of --calls-per-update packed calls, however many
 processes share them, so a run gives the same numbers on one GPU as on eight.
 """
 
 import argparse
 import contextlib
 import dataclasses
+import datetime
+import functools
 import json
 import math
 import os
 import pathlib
+import signal
+import socket
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import BinaryIO
 
@@ -29,7 +35,8 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.nn.parallel import DistributedDataParallel
 
-from packjit.packing import METHODS, Packer, Step
+from packjit.errors import BadArgument
+from packjit.packing import DIVISIONS, METHODS, Packer, Step
 from packjit.torch import CONFIGURATIONS, MambaConfig, MambaLM, SequenceMap
 
 END_OF_DOCUMENT = 256  # the first token that is no byte
@@ -47,7 +54,9 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--pack-length", type=int, default=4096, help="tokens of a row")
     parser.add_argument("--rows", type=int, default=1, help="rows of a call")
     parser.add_argument("--method", choices=METHODS, default="balanced", help="of packing: docs/packing.md")
-    parser.add_argument("--calls-per-update", type=int, help="packed calls of one update; default: one a process")
+    parser.add_argument("--division", choices=DIVISIONS, default="balanced", help="of the documents over the calls")
+    parser.add_argument("--calls-per-update", type=int, help="packed calls of one update; default: one a process, and "
+                        "on resuming those of the checkpoint")
     parser.add_argument("--updates", type=int, default=200, help="of the whole run")
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--warm-up", type=int, default=20, help="updates until the learning rate is reached")
@@ -58,7 +67,10 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--shard", action="store_true", help="FSDP: parameters divided over the processes, not copied")
     parser.add_argument("--document-loss", action="store_true", help="documents weigh alike; else tokens do")
     parser.add_argument("--log-every", type=int, default=10, help="updates a line of the log covers")
+    parser.add_argument("--log-ranks", action="store_true", help="for every update a line of what each process had and "
+                        "how long it waited; slower, since nothing is reduced beside the backward")
     parser.add_argument("--checkpoint-every", type=int, default=100, help="updates")
+    parser.add_argument("--timeout", type=float, default=600, help="seconds that a process waits for the others")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
     given = parser.parse_args(arguments)
@@ -66,6 +78,8 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
         value = getattr(given, name)
         if value is not None and value < 1:
             parser.error(f"--{name.replace('_', '-')} is {value}, expected 1 or more")
+    if not given.timeout > 0:
+        parser.error(f"--timeout is {given.timeout}, expected more than 0 seconds")
     if not given.clip > 0:
         parser.error(f"--clip is {given.clip}, expected more than 0; inf clips nothing")
     if given.out.resolve().is_relative_to(given.text.resolve()):
@@ -108,38 +122,78 @@ class Batch:
     positions: torch.Tensor  # int32: 0, 1, 2... anew in each sequence, -1 at padding
     targets: torch.Tensor  # int64: the next token of the document
     weights: torch.Tensor  # fp32, of each token's loss; 0 at padding and where a document ends
-    lengths: numpy.ndarray  # of its sequences
+    pieces: numpy.ndarray  # its sequences, of dtype packjit.packing.PIECE
+
+    @property
+    def lengths(self) -> numpy.ndarray:
+        return self.pieces["length"]
 
 
 def batch_of(step: Step, tokens: numpy.ndarray, device: torch.device) -> Batch:
     """What the packer planned, with the tokens of the documents."""
     arrays = step.gather(tokens), step.position_indices, step.targets(tokens, padding=0), step.loss_weights
-    return Batch(*[torch.from_numpy(array).to(device, non_blocking=True) for array in arrays], step.pieces["length"])
+    return Batch(*[torch.from_numpy(array).to(device, non_blocking=True) for array in arrays], step.pieces)
+
+
+class RowMap:
+    """Where sequences begin is the same for all layers, so it is worked out once a call. With the packer's limits, the
+    GPU does it and the host waits for nothing."""
+
+    def __init__(self, packer: Packer):
+        self.limits, self.map = {"max_sequences": packer.max_sequences, "max_seqlen": packer.max_seqlen}, None
+
+    def of(self, positions: torch.Tensor) -> SequenceMap:
+        """Good until the next call."""
+        if self.map is None:
+            self.map = SequenceMap.from_position_indices(positions, **self.limits)
+        else:
+            self.map.update(positions)
+        return self.map
 
 
 # --- processes ----------------------------------------------------------------------------------------------------
 
 
 class Processes:
-    """This process among those that torchrun started, or alone."""
+    """This process among those that torchrun started, or alone. One that waits for another longer than `timeout`
+    seconds ends."""
 
-    def __init__(self, device: str):
+    def __init__(self, device: str, timeout: float = 600):
         self.count, self.rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
         self.device = torch.device(device, int(os.environ.get("LOCAL_RANK", 0)) if device == "cuda" else None)
         self.is_first = self.rank == 0
         if device == "cuda":
             torch.cuda.set_device(self.device)
         if self.count > 1:
-            if device == "cuda":
-                dist.init_process_group("nccl", device_id=self.device)
-            else:
-                dist.init_process_group("gloo")
+            kind = ("nccl", {"device_id": self.device}) if device == "cuda" else ("gloo", {})
+            try:
+                dist.init_process_group(kind[0], timeout=datetime.timedelta(seconds=timeout), **kind[1])
+            except dist.DistError as error:
+                raise SystemExit(f"process {self.rank} of {self.count}: the others did not come within {timeout:g} s "
+                                 f"(--timeout; {first_line(error)}): look at what they said, and start all of them "
+                                 "with torchrun") from error
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """Over all processes, in place."""
         if self.count > 1:
             dist.all_reduce(values)
         return values
+
+    def gather(self, value: object) -> list:
+        """Of all processes, in the order of their ranks."""
+        values = [value] * self.count
+        if self.count > 1:
+            dist.all_gather_object(values, value)
+        return values
+
+    def wait(self) -> float:
+        """Seconds until the last process has come here too, its GPU's work done."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        began = time.perf_counter()
+        if self.count > 1:
+            dist.barrier()
+        return time.perf_counter() - began
 
     def end(self) -> None:
         if self.count > 1:
@@ -163,6 +217,39 @@ def distributed(model: MambaLM, processes: Processes, shard: bool) -> torch.nn.M
 def without_reduction(model: torch.nn.Module) -> contextlib.AbstractContextManager:
     """Gradients only add up here; they are reduced with the last call of an update."""
     return model.no_sync() if isinstance(model, DistributedDataParallel) else contextlib.nullcontext()
+
+
+@dataclasses.dataclass
+class Call:
+    """One forward and backward. The map is made when its turn comes: calls may share the memory of one."""
+
+    seq_map: Callable[[], SequenceMap]
+    input_ids: torch.Tensor
+    targets: torch.Tensor
+    weights: torch.Tensor
+
+
+def gradients(model: torch.nn.Module, processes: Processes, calls: list[Call], weight: torch.Tensor,
+              autocast: contextlib.AbstractContextManager, measure: bool = False) -> tuple[torch.Tensor, float | None]:
+    """Of the sum of the loss over the calls of all processes, divided by `weight`, in the parameters. Gives this
+    process's part of the loss, and where `measure` asks for it the seconds it waited for the slowest process: its own
+    calls are then done before anything is reduced. With parameters that are divided processes wait in every layer, and
+    that cannot be told apart: None."""
+    loss = torch.zeros((), device=processes.device)
+    measure = measure and isinstance(model, DistributedDataParallel)
+    for call in calls:
+        last = call is calls[-1]
+        with contextlib.nullcontext() if last and not measure else without_reduction(model):
+            with autocast:
+                part = model(call.input_ids, call.seq_map(), targets=call.targets, weights=call.weights) / weight
+            (part * processes.count).backward()  # reduction takes the mean over processes, and a sum is wanted
+        loss += part.detach()
+    waited = None
+    if measure:
+        waited = processes.wait()
+        for parameter in model.parameters():
+            processes.sum(parameter.grad).div_(processes.count)
+    return loss, waited
 
 
 # --- optimizer ----------------------------------------------------------------------------------------------------
@@ -228,6 +315,17 @@ class Monitor:
         return line
 
 
+def ranks_line(processes: Processes, update: int, epoch: int, batches: list[Batch], waited: float | None) -> dict:
+    """What each process had in an update: lists in the order of their ranks."""
+    pieces = numpy.concatenate([batch.pieces for batch in batches])
+    mine = {"tokens": int(pieces["length"].sum()), "longest": int(pieces["length"].max(initial=0)),
+            "waited_seconds": waited, "pieces": [[int(piece[name]) for name in ("document", "offset", "length")]
+                                                 for piece in pieces]}
+    found = processes.gather(mine)
+    return {"type": "ranks", "update": update, "epoch": epoch,
+            **{name: [rank[name] for rank in found] for name in mine}}
+
+
 class Log:
     """OUT/log.jsonl of the first process. On resuming, lines behind the checkpoint are dropped: they come again."""
 
@@ -238,9 +336,10 @@ class Log:
             return
         kept = []
         if done and self.path.exists():
-            lines = [line for line in self.path.read_text().splitlines() if line.endswith("}")]
-            kept = [line for line in lines if json.loads(line).get("update", 0) <= done]
-        replace_file(self.path, lambda file: file.write("".join(line + "\n" for line in kept).encode()))
+            lines = self.path.read_text().splitlines(keepends=True)
+            whole = [line for line in lines if line.endswith("\n")]  # the last one of a run that was killed may not be
+            kept = [line for line in whole if json.loads(line).get("update", 0) <= done]
+        replace_file(self.path, lambda file: file.write("".join(kept).encode()))
         self.file = self.path.open("a")
         self.write({"type": "run", "done": done, **header})
         if sys.stderr.isatty():
@@ -263,10 +362,10 @@ class Log:
             self.bar.update()
             if line:
                 self.bar.set_postfix(loss=f"{line['mean_loss']:.3f}",
-                                     tokens=f"{line['tokens_per_gpu_per_second']:,.0f}/s a GPU")
+                                     tokens=f"{line['tokens_per_gpu_per_second']:,.0f}/s a process")
         elif line and self.file:
             print(f"update {line['update']}: loss {line['mean_loss']:.4f}, gradient norm {line['gradient_norm']:.3f}, "
-                  f"{line['tokens_per_gpu_per_second']:,.0f} tokens/s a GPU, filled {line['fill_rate']:.1%}",
+                  f"{line['tokens_per_gpu_per_second']:,.0f} tokens/s a process, filled {line['fill_rate']:.1%}",
                   file=sys.stderr)
 
     def end(self) -> None:
@@ -310,27 +409,88 @@ def replace_file(path: pathlib.Path, write: Callable[[BinaryIO], object]) -> Non
 
 
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
+# A run that went on with another one of these would be another run.
+KEPT = ("model", "pack_length", "rows", "method", "division", "calls_per_update", "document_loss", "seed")
 
 
 def save_checkpoint(given, processes: Processes, model, optimizer, packer: Packer, done: int) -> None:
     """Parameters and optimizer states in full, whatever they were divided over, and where the packer stands."""
     model_state, optimizer_state = get_state_dict(model, optimizer, options=WHOLE)  # all processes take part
     if processes.is_first:
-        state = {"format": "packjit-training", "version": 1, "done": done, "model": model_state,
-                 "optimizer": optimizer_state, "packer": packer.state_dict()}  # all packers stand at the same step
+        state = {"format": "packjit-training", "version": 2, "done": done, "model": model_state,
+                 "optimizer": optimizer_state, "options": {name: getattr(given, name) for name in KEPT},
+                 "packer": packer.state_dict()}  # all packers stand at the same step
         replace_file(given.out / "checkpoint.pt", lambda file: torch.save(state, file))
+    processes.wait()  # so that every process knows what there is to go on from
 
 
-def load_checkpoint(given, model, optimizer) -> dict:
+def read_checkpoint(given) -> dict:
+    """Made by the same kind of run: `given` gets the calls of an update from it where it has none."""
     path = given.out / "checkpoint.pt"
     if not path.is_file():
         raise SystemExit(f"--resume: there is no {path}; leave --resume out to begin anew")
     state = torch.load(path, map_location="cpu", weights_only=True)
-    if state.get("format") != "packjit-training" or state.get("version") != 1:
-        raise SystemExit(f"--resume: {path} is not a checkpoint of this program, version 1")
-    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"],
-                   options=WHOLE)
+    if state.get("format") != "packjit-training" or state.get("version") != 2:
+        raise SystemExit(f"--resume: {path} is not a checkpoint of this program, version 2; give another --out to "
+                         "begin anew")
+    given.calls_per_update = given.calls_per_update or state["options"]["calls_per_update"]
+    others = {name: value for name, value in state["options"].items() if value != getattr(given, name)}
+    if others:
+        was = ", ".join(said(name, value) for name, value in others.items())
+        now = ", ".join(said(name, getattr(given, name)) for name in others)
+        raise SystemExit(f"--resume: {path} is of a run with {was}, and this one has {now}: give the options of that "
+                         "run, or another --out to begin anew")
     return state
+
+
+def said(name: str, value: object) -> str:
+    """An option as on the command line."""
+    option = f"--{name.replace('_', '-')}"
+    return f"{option} {value}" if not isinstance(value, bool) else option if value else f"no {option}"
+
+
+# --- ends that nobody wanted --------------------------------------------------------------------------------------
+
+
+FIRST = "where another process died first, torchrun names it below, as Root Cause"
+
+
+def first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
+
+
+@dataclasses.dataclass
+class Progress:
+    """How far the run is, for the message of one that ends early."""
+
+    given: argparse.Namespace
+    processes: Processes
+    update: int = 0  # under way, from 1; 0: none yet
+    kept: int = 0  # updates in the checkpoint
+
+    def message(self, why: str) -> str:
+        where = f"in update {self.update}" if self.update else "before the first update"
+        kept = (f"{self.given.out / 'checkpoint.pt'} has the first {self.kept} updates, and the same command with "
+                "--resume goes on from there" if self.kept else f"{self.given.out} has no checkpoint of it: start anew")
+        return f"process {self.processes.rank} of {self.processes.count} ended {where}; {kept}. {why}"
+
+    def watch_for_the_end(self) -> None:
+        """torchrun ends the other processes by SIGTERM when one has died. One that waits in a reduction that will never
+        be done has no ear for it: a handler runs only when the main thread is back in Python. So a thread listens."""
+        woken, wakes = socket.socketpair()
+        wakes.setblocking(False)
+        signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGTERM, lambda *_: None)
+
+        def listen() -> None:
+            while int(signal.SIGTERM) not in woken.recv(64):
+                pass
+            # One write, so that the lines of several processes do not mix.
+            os.write(sys.stderr.fileno(), (self.message(f"It got SIGTERM: {FIRST}") + "\n").encode())
+            wakes.close()
+            os._exit(128 + signal.SIGTERM)
+
+        threading.Thread(target=listen, daemon=True).start()
 
 
 # --- training -----------------------------------------------------------------------------------------------------
@@ -338,21 +498,26 @@ def load_checkpoint(given, model, optimizer) -> dict:
 
 def packers_of(given, processes: Processes, lengths: numpy.ndarray) -> list[Packer]:
     """A packer for each of the calls that this process makes in an update. Together they see every document once."""
-    calls = given.calls_per_update or processes.count
+    calls = given.calls_per_update
     if calls % processes.count:
         raise SystemExit(f"--calls-per-update is {calls}, which {processes.count} processes cannot share evenly: "
-                         f"give a multiple of {processes.count}")
+                         f"give a multiple of {processes.count}, or on resuming a number of processes that divides "
+                         f"{calls}")
     mine = range(processes.rank * calls // processes.count, (processes.rank + 1) * calls // processes.count)
     return [Packer(lengths, method=given.method, pack_length=given.pack_length, rows=given.rows, ranks=calls, rank=rank,
-                   seed=given.seed, loss_unit="document" if given.document_loss else "token") for rank in mine]
+                   seed=given.seed, division=given.division,
+                   loss_unit="document" if given.document_loss else "token") for rank in mine]
 
 
-def main(arguments: list[str] | None = None) -> None:
-    given = options(arguments)
-    processes = Processes(given.device)
+def train(given: argparse.Namespace, processes: Processes, progress: Progress) -> None:
     if not given.resume and (given.out / "checkpoint.pt").exists():
         raise SystemExit(f"--out {given.out} holds a checkpoint: give --resume to go on from it, or another folder")
     given.out.mkdir(parents=True, exist_ok=True)
+    if processes.is_first:
+        for part in given.out.glob("checkpoint.pt.*.part"):  # of a run that was killed while it wrote
+            part.unlink()
+    state = read_checkpoint(given) if given.resume else None
+    given.calls_per_update = given.calls_per_update or processes.count
     tokens, lengths = tokens_of(read_documents(given.text))
     packers = packers_of(given, processes, lengths)
 
@@ -360,44 +525,36 @@ def main(arguments: list[str] | None = None) -> None:
     config = dataclasses.replace(SIZES[given.model], vocab_size=VOCABULARY)
     model = distributed(MambaLM(config, device=processes.device, fuse=not given.no_fuse), processes, given.shard)
     optimizer = optimizer_of(model, given)
-    done = 0
-    if given.resume:
-        state = load_checkpoint(given, model, optimizer)
-        done = state["done"]
-        for packer in packers:
-            packer.load_state_dict(state["packer"])
+    if state:
+        try:
+            for packer in packers:
+                packer.load_state_dict(state["packer"])
+        except BadArgument as error:  # the options are the same
+            raise SystemExit(f"--resume: --text {given.text} has other documents than those that "
+                             f"{given.out / 'checkpoint.pt'} was trained on: give the same text, or another --out to "
+                             "begin anew") from error
+        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"],
+                       options=WHOLE)
+        progress.kept = state["done"]
         del state
 
-    log = Log(given, processes, done, {"parameters": sum(p.numel() for p in model.parameters()),
-                                       "documents": len(lengths), "tokens": len(tokens),
-                                       "processes": processes.count,
-                                       "options": {key: str(value) if isinstance(value, pathlib.Path) else value
-                                                   for key, value in vars(given).items()}})
+    log = Log(given, processes, progress.kept, {
+        "parameters": sum(p.numel() for p in model.parameters()), "documents": len(lengths), "tokens": len(tokens),
+        "processes": processes.count, "options": {key: str(value) if isinstance(value, pathlib.Path) else value
+                                                  for key, value in vars(given).items()}})
     monitor = Monitor(given, processes)
     autocast = torch.autocast(processes.device.type, dtype=torch.bfloat16, enabled=given.dtype == "bf16")
-    seq_map = None
-    for update in range(done, given.updates):
+    row_map = RowMap(packers[0])
+    for update in range(progress.kept, given.updates):
+        progress.update = update + 1
         batches = [batch_of(packer.next(), tokens, processes.device) for packer in packers]
         # The loss is a mean over the tokens of all calls of all processes. A mean in each call would weigh
         # a token more where a call happens to hold fewer of them.
         weight = processes.sum(torch.stack([batch.weights.sum() for batch in batches]).sum())
         weight = torch.where(weight > 0, weight, 1)  # no token has a next one, as in a rest of one token: a loss of 0
-
-        loss = torch.zeros((), device=processes.device)
-        for batch in batches:
-            # Where sequences begin is the same for all layers, so it is worked out once a call. With the
-            # packer's limits, the GPU does it and the host waits for nothing.
-            if seq_map is None:
-                seq_map = SequenceMap.from_position_indices(batch.positions, max_sequences=packers[0].max_sequences,
-                                                            max_seqlen=packers[0].max_seqlen)
-            else:
-                seq_map.update(batch.positions)
-            last = batch is batches[-1]
-            with contextlib.nullcontext() if last else without_reduction(model):
-                with autocast:
-                    part = model(batch.input_ids, seq_map, targets=batch.targets, weights=batch.weights) / weight
-                (part * processes.count).backward()  # reduction takes the mean over processes, and a sum is wanted
-            loss += part.detach()
+        calls = [Call(functools.partial(row_map.of, batch.positions), batch.input_ids, batch.targets, batch.weights)
+                 for batch in batches]
+        loss, waited = gradients(model, processes, calls, weight, autocast, measure=given.log_ranks)
 
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), given.clip)
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
@@ -408,6 +565,8 @@ def main(arguments: list[str] | None = None) -> None:
         optimizer.zero_grad(set_to_none=True)
 
         monitor.add(processes.sum(loss), norm, batches)
+        if given.log_ranks:
+            log.write(ranks_line(processes, update + 1, packers[0].state_dict()["epoch"], batches, waited))
         ended = update + 1 == given.updates
         keep = ended or (update + 1) % given.checkpoint_every == 0
         # With a line at every checkpoint, the lines of a resumed run are those of one that was never interrupted.
@@ -419,7 +578,22 @@ def main(arguments: list[str] | None = None) -> None:
                              "keeps the last checkpoint; go on from there with a lower --learning-rate or --clip")
         if keep:
             save_checkpoint(given, processes, model, optimizer, packers[0], update + 1)
+            progress.kept = update + 1
     log.end()
+
+
+def main(arguments: list[str] | None = None) -> None:
+    given = options(arguments)
+    processes = Processes(given.device, given.timeout)
+    progress = Progress(given, processes)
+    if processes.count > 1:
+        progress.watch_for_the_end()
+    try:
+        train(given, processes, progress)
+    except Exception as error:
+        traceback.print_exc()
+        why = f"{first_line(error)}{f' - {FIRST}' if processes.count > 1 else ''}"
+        raise SystemExit(progress.message(why)) from error
     processes.end()
 
 

@@ -18,7 +18,17 @@ namespace {
 /// passed.
 constexpr std::size_t kCallsLookedAt = 32;
 
+constexpr NamedRankDivision kDivisions[] = {{"balanced", RankDivision::balanced},
+                                            {"round-robin", RankDivision::round_robin}};
+
 /// The documents of each rank, in order of arrival.
+std::vector<std::vector<std::int64_t>> deal_in_turn(std::int64_t documents, std::int64_t ranks) {
+  std::vector<std::vector<std::int64_t>> dealt(static_cast<std::size_t>(ranks));
+  for (std::int64_t i = 0; i < documents; ++i) dealt[static_cast<std::size_t>(i % ranks)].push_back(i);
+  return dealt;
+}
+
+/// The same, with about as many tokens on each.
 std::vector<std::vector<std::int64_t>> deal(std::span<const Document> documents, std::int64_t window,
                                             std::int64_t ranks) {
   using Load = std::pair<std::int64_t, std::int64_t>;  // tokens, rank
@@ -159,10 +169,28 @@ void align_longest(std::vector<PackPlan>& plans) {
   }
 }
 
+/// Gives all ranks the same number of calls, the last ones of some without rows.
+void fill_up(std::vector<PackPlan>& plans) {
+  std::size_t steps = 0;
+  for (const PackPlan& plan : plans) steps = std::max(steps, plan.calls.size());
+  for (PackPlan& plan : plans) plan.calls.resize(steps);
+}
+
 }  // namespace
 
+std::span<const NamedRankDivision> rank_divisions() { return kDivisions; }
+
+RankDivision rank_division_named(std::string_view name) {
+  std::string known;
+  for (const NamedRankDivision& named : kDivisions) {
+    if (named.name == name) return named.division;
+    known += (known.empty() ? "" : ", ") + std::string(named.name);
+  }
+  throw std::invalid_argument("packing: there is no division '" + std::string(name) + "'; the divisions are " + known);
+}
+
 std::vector<PackPlan> plan_ranks(const PackMethod& method, std::span<const Document> documents,
-                                 const PackOptions& options, std::int64_t ranks) {
+                                 const PackOptions& options, std::int64_t ranks, RankDivision division) {
   if (ranks < 1 || ranks > kMaximumRanks) {
     throw std::invalid_argument("packing: ranks must be from 1 to " + std::to_string(kMaximumRanks) + ", found " +
                                 std::to_string(ranks));
@@ -170,10 +198,17 @@ std::vector<PackPlan> plan_ranks(const PackMethod& method, std::span<const Docum
   const PackPlan checked = begin_plan(method.name, documents, options);
   if (ranks == 1) return {method.plan(documents, options)};
   std::vector<PackPlan> plans;
-  for (const std::vector<std::int64_t>& chosen : deal(documents, checked.options.window, ranks)) {
+  const bool is_balanced = division == RankDivision::balanced;
+  for (const std::vector<std::int64_t>& chosen :
+       is_balanced ? deal(documents, checked.options.window, ranks)
+                   : deal_in_turn(static_cast<std::int64_t>(documents.size()), ranks)) {
     plans.push_back(plan_part(method, documents, chosen, options));
   }
-  align_longest(plans);
+  if (is_balanced) {
+    align_longest(plans);
+  } else {
+    fill_up(plans);
+  }
   return plans;
 }
 

@@ -20,7 +20,7 @@ class Fingerprint {
 };
 
 std::uint64_t fingerprint_of(std::span<const Document> documents, const PackMethod& method, const PackOptions& options,
-                             std::int64_t ranks) {
+                             std::int64_t ranks, RankDivision division) {
   Fingerprint fingerprint;
   for (const char c : method.name) fingerprint.add(c);
   for (const std::int64_t value :
@@ -28,6 +28,8 @@ std::uint64_t fingerprint_of(std::span<const Document> documents, const PackMeth
         options.open_packs, static_cast<std::int64_t>(options.seed), ranks}) {
     fingerprint.add(value);
   }
+  // Only the other ones, so that positions that were kept before there were any are still good.
+  if (division != RankDivision::balanced) fingerprint.add(static_cast<std::int64_t>(division));
   for (const Document& document : documents) {
     fingerprint.add(document.length);
     for (const std::int64_t point : document.breaks) fingerprint.add(-point);
@@ -58,18 +60,19 @@ PackOptions options_of_epoch(const PackOptions& options, std::int64_t epoch) {
 }
 
 TrainingStream::TrainingStream(std::vector<Document> documents, const PackMethod& method, const PackOptions& options,
-                               std::int64_t ranks, std::int64_t rank)
+                               std::int64_t ranks, std::int64_t rank, RankDivision division)
     : documents_(std::move(documents)),
       method_(&method),
       options_(checked_options(options)),
       ranks_(ranks),
-      rank_(rank) {
+      rank_(rank),
+      division_(division) {
   if (rank < 0 || rank >= ranks) {
     throw std::invalid_argument("packing: rank must be from 0 to " + std::to_string(ranks - 1) + ", found " +
                                 std::to_string(rank));
   }
   begin(planned(0));
-  position_.fingerprint = fingerprint_of(documents_, method, options_, ranks);
+  position_.fingerprint = fingerprint_of(documents_, method, options_, ranks, division);
 }
 
 const Call& TrainingStream::upcoming() {
@@ -96,7 +99,8 @@ std::span<const StateHandover> TrainingStream::upcoming_handovers() {
 void TrainingStream::resume(const StreamPosition& position) {
   if (position.fingerprint != position_.fingerprint) {
     throw std::invalid_argument(
-        "packing: cannot resume: the position belongs to other documents, options or another number of ranks; start "
+        "packing: cannot resume: the position belongs to other documents, options, division or another number of "
+        "ranks; start "
         "the epoch anew, or give those it was made with");
   }
   if (position.epoch < 0) {
@@ -117,14 +121,14 @@ EpochStatistics TrainingStream::statistics() const {
   const auto order = arrival_order(static_cast<std::int64_t>(documents_.size()), options_.seed, position_.epoch);
   const std::vector<Document> arriving = in_order(documents_, order);
   const std::vector<PackPlan> plans =
-      plan_ranks(*method_, arriving, options_of_epoch(options_, position_.epoch), ranks_);
+      plan_ranks(*method_, arriving, options_of_epoch(options_, position_.epoch), ranks_, division_);
   return {statistics_of(joined(plans), arriving), balance_of(plans)};
 }
 
 TrainingStream::Epoch TrainingStream::planned(std::int64_t epoch) const {
   const auto order = arrival_order(static_cast<std::int64_t>(documents_.size()), options_.seed, epoch);
   std::vector<PackPlan> plans =
-      plan_ranks(*method_, in_order(documents_, order), options_of_epoch(options_, epoch), ranks_);
+      plan_ranks(*method_, in_order(documents_, order), options_of_epoch(options_, epoch), ranks_, division_);
   PackPlan& mine = plans[static_cast<std::size_t>(rank_)];
   rename_documents(mine, order);
   std::vector<StateHandover> handovers = state_handovers(mine, SlotNumbering::position_indices);

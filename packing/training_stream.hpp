@@ -24,7 +24,7 @@ namespace packjit {
 struct StreamPosition {
   std::int64_t epoch = 0;
   std::int64_t step = 0;  ///< calls of this epoch that are done
-  /// Of the lengths, breaks, method, options and number of ranks: a position has no meaning for other ones.
+  /// Of the lengths, breaks, method, options, number of ranks and division: a position has no meaning for other ones.
   std::uint64_t fingerprint = 0;
   friend bool operator==(const StreamPosition&, const StreamPosition&) = default;
 };
@@ -44,7 +44,7 @@ class TrainingStream {
  public:
   /// Throws std::invalid_argument for options, documents or ranks out of range.
   TrainingStream(std::vector<Document> documents, const PackMethod& method, const PackOptions& options,
-                 std::int64_t ranks = 1, std::int64_t rank = 0);
+                 std::int64_t ranks = 1, std::int64_t rank = 0, RankDivision division = RankDivision::balanced);
 
   /// The next call of this rank, of the next epoch where this one is done. It has no rows where other ranks still have
   /// some: the rank then takes part in the step with padding only. Valid until the next epoch begins.
@@ -82,6 +82,7 @@ class TrainingStream {
   const PackMethod* method_;
   PackOptions options_;
   std::int64_t ranks_, rank_;
+  RankDivision division_;
   StreamPosition position_;
   Epoch epoch_;  ///< the current one
 };

@@ -15,6 +15,9 @@ enum class LossUnit { token = PACKJIT_LOSS_PER_TOKEN, document = PACKJIT_LOSS_PE
 /// The last token of a document has no next token to predict.
 enum class LastToken { is_dropped = PACKJIT_LAST_TOKEN_IS_DROPPED, counts = PACKJIT_LAST_TOKEN_COUNTS };
 
+/// How documents come to ranks: by tokens and longest sequences, or in turn.
+enum class RankDivision { balanced = PACKJIT_DIVISION_BALANCED, round_robin = PACKJIT_DIVISION_ROUND_ROBIN };
+
 /// As packjit_packer_options has them; 0 is the default everywhere.
 struct PackerOptions {
   std::string method = {};  ///< "local-greedy" where it is empty
@@ -25,6 +28,7 @@ struct PackerOptions {
   std::int64_t window = 0, open_packs = 0;
   LossUnit loss_unit = LossUnit::token;
   LastToken last_token = LastToken::is_dropped;
+  RankDivision division = RankDivision::balanced;
 };
 
 /// Where documents may be cut: document d at breaks[offsets[d]] to breaks[offsets[d + 1] - 1] tokens from its
@@ -91,7 +95,8 @@ class Packer {
                                        options.window,
                                        options.open_packs,
                                        static_cast<std::int32_t>(options.loss_unit),
-                                       static_cast<std::int32_t>(options.last_token)};
+                                       static_cast<std::int32_t>(options.last_token),
+                                       static_cast<std::int32_t>(options.division)};
     packjit_packer* handle = nullptr;
     if (Status status(packjit_packer_create(&given, &documents, &handle)); !status) return status;
     return Packer(handle);

@@ -373,6 +373,8 @@ typedef struct packjit_packer packjit_packer;
 enum { PACKJIT_LOSS_PER_TOKEN = 0, PACKJIT_LOSS_PER_DOCUMENT = 1 };
 /* The last token of a document has no next token to predict. */
 enum { PACKJIT_LAST_TOKEN_IS_DROPPED = 0, PACKJIT_LAST_TOKEN_COUNTS = 1 };
+/* Documents come to ranks by tokens and longest sequences, or in turn, to see what balancing gains. */
+enum { PACKJIT_DIVISION_BALANCED = 0, PACKJIT_DIVISION_ROUND_ROBIN = 1 };
 
 /* Numbers are at least 1 where they are not 0, the default; -1 stands for none where this says so. */
 typedef struct {
@@ -390,6 +392,7 @@ typedef struct {
   int64_t open_packs;  /* local-greedy: rows that stay open between windows; default 16, -1 none */
   int32_t loss_unit;   /* PACKJIT_LOSS_PER_TOKEN... */
   int32_t last_token;  /* PACKJIT_LAST_TOKEN_IS_DROPPED... */
+  int32_t division;    /* PACKJIT_DIVISION_BALANCED... */
 } packjit_packer_options;
 
 /* Read before the call that takes it returns. */

@@ -140,12 +140,13 @@ PROTOTYPES["packjit_python_call"] = (c_int32, [_STRUCT, _HANDLE, c_int32, c_int3
 
 LOSS_PER_TOKEN, LOSS_PER_DOCUMENT = range(2)
 LAST_TOKEN_IS_DROPPED, LAST_TOKEN_COUNTS = range(2)
+DIVISION_BALANCED, DIVISION_ROUND_ROBIN = range(2)
 
 
 class packjit_packer_options(Sized):
     _fields_ = [("struct_size", c_size_t), ("method", c_char_p), *_members("pack_length rows ranks rank", c_int64),
                 ("seed", c_uint64), *_members("cut cut_slack min_piece window open_packs", c_int64),
-                *_members("loss_unit last_token", c_int32)]
+                *_members("loss_unit last_token division", c_int32)]
 
 
 class packjit_documents(Sized):

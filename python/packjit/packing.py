@@ -22,6 +22,7 @@ from packjit.errors import BadArgument
 
 METHODS = ("next-fit", "local-greedy", "ffd", "bfd", "length-groups", "balanced")
 LOSS_UNITS = {"token": _c.LOSS_PER_TOKEN, "document": _c.LOSS_PER_DOCUMENT}
+DIVISIONS = {"balanced": _c.DIVISION_BALANCED, "round-robin": _c.DIVISION_ROUND_ROBIN}
 LAST_TOKENS = {"dropped": _c.LAST_TOKEN_IS_DROPPED, "counts": _c.LAST_TOKEN_COUNTS}
 PIECE = np.dtype([(name, np.int64) for name, _ in _c.packjit_piece._fields_])
 
@@ -95,13 +96,16 @@ class Packer:
     def __init__(self, lengths: Sequence[int], pack_length: int, *, method: str = "local-greedy", rows: int = 1,
                  rank: int = 0, ranks: int = 1, seed: int = 0, breaks: Optional[Sequence[Sequence[int]]] = None,
                  cut: Optional[int] = None, cut_slack: Optional[int] = None, min_piece: int = 1, window: int = 256,
-                 open_packs: int = 16, loss_unit: str = "token", last_token: str = "dropped"):
+                 open_packs: int = 16, loss_unit: str = "token", last_token: str = "dropped",
+                 division: str = "balanced"):
         """`lengths`: tokens of each document, (documents) integers. `pack_length`: tokens of a row. `method`: one of
         METHODS. `rows`: of a step. `breaks`: for each document increasing offsets in tokens at which it may be cut.
         `cut`: documents longer than this are cut, None at pack_length; `cut_slack`: a break counts only within so many
         tokens before the limit, None any break; `min_piece`: tokens of a piece of a cut document, at least. `window`
         and `open_packs`: of local-greedy. `loss_unit`: "token", each weighs 1, or "document", the tokens of one weigh 1
-        together. `last_token` of a document, which has no next one to predict: "dropped" or "counts".
+        together. `last_token` of a document, which has no next one to predict: "dropped" or "counts". `division` of the
+        documents over ranks: "balanced", alike in tokens and longest sequences, or "round-robin", in turn, to see what
+        that gains.
 
         Plans the first epoch: 10 million documents take some seconds, in every epoch. Raises BadArgument.
         """
@@ -127,7 +131,8 @@ class Packer:
             method=method.encode(), pack_length=pack_length, rows=rows, ranks=ranks, rank=rank, seed=seed, cut=cut or 0,
             cut_slack=0 if cut_slack is None else cut_slack or -1, min_piece=min_piece, window=window,
             open_packs=open_packs or -1, loss_unit=_choice("loss_unit", loss_unit, LOSS_UNITS),
-            last_token=_choice("last_token", last_token, LAST_TOKENS))
+            last_token=_choice("last_token", last_token, LAST_TOKENS),
+            division=_choice("division", division, DIVISIONS))
         c = library()
         handle = ctypes.c_void_p()
         check(c.packjit_packer_create(ctypes.byref(options), ctypes.byref(documents), ctypes.byref(handle)))

@@ -10,9 +10,12 @@
 
 namespace packjit::testing {
 
+constexpr int kGpus = 2;
+
 struct FakeDriver::State {
   struct Context {
     unsigned long long id = 0;  // 0: destroyed
+    CUdevice gpu = 0;
   };
   struct FakeModule {
     unsigned long long context_id;
@@ -26,12 +29,14 @@ struct FakeDriver::State {
   };
   mutable std::mutex mutex;
   Context slots[8];
+  Context primaries[kGpus];
   unsigned long long next_id = 1;
   std::map<CUstream, bool> captures;  // to whether it is still valid
   std::map<FakeModule*, std::unique_ptr<FakeModule>> modules;
   std::map<std::pair<FakeModule*, std::string>, std::unique_ptr<Function>> functions;
   std::set<void*> memory;
   std::map<CUstream, int> launches;  // by stream
+  int launches_of[kGpus] = {};
   Counts counts;
   std::atomic<bool> slow_attributes = false;
   int refused_images = 0;
@@ -72,21 +77,21 @@ CUresult fake_error_name(CUresult, const char** name) {
   return CUDA_SUCCESS;
 }
 CUresult fake_device_count(int* count) {
-  *count = 1;
+  *count = kGpus;
   return CUDA_SUCCESS;
 }
-CUresult fake_device_get(CUdevice* device, int) {
-  *device = 0;
+CUresult fake_device_get(CUdevice* device, int ordinal) {
+  *device = ordinal;
   return CUDA_SUCCESS;
 }
 CUresult fake_device_name(char* name, int length, CUdevice) {
   std::strncpy(name, "a fake GPU", static_cast<std::size_t>(length));
   return CUDA_SUCCESS;
 }
-CUresult fake_device_attribute(int* value, CUdevice_attribute attribute, CUdevice) {
+CUresult fake_device_attribute(int* value, CUdevice_attribute attribute, CUdevice gpu) {
   switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
-      *value = 9;
+      *value = 9 + gpu;
       break;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
       *value = 227 * 1024;
@@ -106,10 +111,10 @@ CUresult fake_device_memory(std::size_t* bytes, CUdevice) {
   *bytes = std::size_t{1} << 34;
   return CUDA_SUCCESS;
 }
-CUresult fake_context_retain(CUcontext* context, CUdevice) {
+CUresult fake_context_retain(CUcontext* context, CUdevice gpu) {
   const auto lock = enter();
-  State::Context& primary = state->slots[0];
-  if (primary.id == 0) primary.id = state->next_id++;
+  State::Context& primary = state->primaries[gpu];
+  if (primary.id == 0) primary = {state->next_id++, gpu};
   *context = reinterpret_cast<CUcontext>(&primary);
   return CUDA_SUCCESS;
 }
@@ -134,8 +139,9 @@ CUresult fake_context_current(CUcontext* context) {
 }
 CUresult fake_context_device(CUdevice* device) {
   const auto lock = enter();
-  *device = 0;
-  return has_context() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+  if (!has_context()) return CUDA_ERROR_INVALID_CONTEXT;
+  *device = as_context(current())->gpu;
+  return CUDA_SUCCESS;
 }
 CUresult fake_context_id(CUcontext context, unsigned long long* id) {
   const auto lock = enter();
@@ -268,6 +274,7 @@ CUresult fake_launch(const CUlaunchConfig* config, CUfunction function, void**, 
   if (!has_context() || kernel->context_id != as_context(current())->id) return CUDA_ERROR_INVALID_HANDLE;
   if (static_cast<int>(config->sharedMemBytes) > kernel->shared_allowed) return CUDA_ERROR_INVALID_VALUE;
   ++state->launches[config->hStream];
+  ++state->launches_of[as_context(current())->gpu];
   const auto capture = state->captures.find(config->hStream);
   if (capture == state->captures.end()) {
     kernel->code_loaded = true;
@@ -334,10 +341,10 @@ CompileForGpu FakeDriver::compiler() {
   };
 }
 
-CUcontext FakeDriver::make_context(int slot) {
+CUcontext FakeDriver::make_context(int slot, CUdevice gpu) {
   const std::lock_guard lock(state_->mutex);
   State::Context& context = state_->slots[slot];
-  context.id = state_->next_id++;
+  context = {state_->next_id++, gpu};
   return reinterpret_cast<CUcontext>(&context);
 }
 
@@ -354,7 +361,7 @@ void FakeDriver::make_current(CUcontext context) {
   if (context != nullptr) current_contexts.push_back(context);
 }
 
-void FakeDriver::reset_gpu() { destroy_context(reinterpret_cast<CUcontext>(&state_->slots[0])); }
+void FakeDriver::reset_gpu() { destroy_context(reinterpret_cast<CUcontext>(&state_->primaries[0])); }
 
 void FakeDriver::begin_capture(CUstream stream) {
   const std::lock_guard lock(state_->mutex);
@@ -373,6 +380,11 @@ bool FakeDriver::end_capture(CUstream stream) {
   const bool valid = state_->captures.at(stream);
   state_->captures.erase(stream);
   return valid;
+}
+
+int FakeDriver::launches_of(CUdevice gpu) const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->launches_of[gpu];
 }
 
 int FakeDriver::launches_on(void* stream) const {

@@ -13,7 +13,7 @@
 namespace packjit::testing {
 
 /// A CUDA driver that runs nothing and is strict: a function of another context is refused, and a capture ends where
-/// the real one would end. One at a time in a process; thread-safe.
+/// the real one would end. It has two GPUs, of sm_90 and sm_100. One at a time in a process; thread-safe.
 class FakeDriver {
  public:
   FakeDriver();
@@ -26,11 +26,11 @@ class FakeDriver {
   [[nodiscard]] static CompileForGpu compiler();
 
   /// A context at an address; destroying it and making it again gives the same address and another id.
-  CUcontext make_context(int slot);
+  CUcontext make_context(int slot, CUdevice gpu = 0);
   void destroy_context(CUcontext context);
   /// On this thread; null for none.
   static void make_current(CUcontext context);
-  /// cudaDeviceReset: the primary context is destroyed.
+  /// cudaDeviceReset of the first GPU: its primary context is destroyed.
   void reset_gpu();
 
   void begin_capture(CUstream stream);
@@ -53,6 +53,8 @@ class FakeDriver {
     int lowered = 0;  ///< times a kernel's shared memory was lowered
   };
   [[nodiscard]] Counts counts() const;
+  /// Launches in contexts of one GPU, captured or not.
+  [[nodiscard]] int launches_of(CUdevice gpu) const;
   /// Launches on one stream, captured or not.
   [[nodiscard]] int launches_on(void* stream) const;
 

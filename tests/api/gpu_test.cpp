@@ -29,10 +29,10 @@ void check(CUresult status, const char* action) { cuda().check(status, action); 
 /// A context that the test makes and destroys, as an application would.
 class OwnContext {
  public:
-  OwnContext() {
+  explicit OwnContext(CUdevice gpu = 0) {
     CUresult (*create)(CUcontext*, unsigned, CUdevice) = nullptr;
     if (!cuda().file.load(create, "cuCtxCreate_v2")) throw std::runtime_error("the driver lacks cuCtxCreate_v2");
-    check(create(&context_, 0, 0), "create a context");
+    check(create(&context_, 0, gpu), "create a context");
     CUcontext popped = nullptr;
     check(cuda().context_pop(&popped), "leave a new context");
   }
@@ -228,24 +228,25 @@ class ApiGpu : public ::testing::Test {
     const DriverSurvey survey = survey_driver();
     if (survey.gpus.empty()) GTEST_SKIP() << survey.problem;
   }
-  static DeviceHandle open(std::int32_t kind) {
-    const packjit_device_options options{sizeof(options), kind, 0};
+  static DeviceHandle open(std::int32_t kind, std::int32_t ordinal = 0) {
+    const packjit_device_options options{sizeof(options), kind, ordinal};
     packjit_device* device = nullptr;
     EXPECT_DONE(packjit_device_open(&options, &device));
     return DeviceHandle(device);
   }
   /// The primary context on this thread, for the test's own calls.
   struct Primary {
-    Primary() {
-      check(cuda().context_retain(&context, 0), "retain the primary context");
+    explicit Primary(CUdevice gpu_ = 0) : gpu(gpu_) {
+      check(cuda().context_retain(&context, gpu), "retain the primary context");
       check(cuda().context_push(context), "enter it");
     }
     Primary(const Primary&) = delete;
     Primary& operator=(const Primary&) = delete;
     ~Primary() {
       OwnContext::leave();
-      cuda().context_release(0);
+      cuda().context_release(gpu);
     }
+    CUdevice gpu;
     CUcontext context = nullptr;
   };
   static CUgraphExec end_capture(CUstream stream) {
@@ -280,6 +281,67 @@ TEST_F(ApiGpu, K35_TwoContextsAtOnceGiveTheSameBits) {
         results[i] = scan.outputs();
         scan.expect_right(scan_case(Operator::ssm_pack_bwd, 7));
       }
+      OwnContext::leave();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_FALSE(results[0].empty());
+  EXPECT_TRUE(same_bits(results[0], results[1]));
+}
+
+class ApiTwoGpus : public ApiGpu {
+ protected:
+  void SetUp() override {
+    const DriverSurvey survey = survey_driver();
+    if (survey.gpus.size() < 2) {
+      GTEST_SKIP() << (survey.gpus.empty() ? survey.problem : "needs two GPUs, and there is one");
+    }
+    if (survey.gpus[0].arch != survey.gpus[1].arch) {
+      GTEST_SKIP() << "needs two GPUs of one architecture for the same bits, and there are " << survey.gpus[0].arch
+                   << " and " << survey.gpus[1].arch;
+    }
+  }
+  /// Forward and backward, 50 times. The device's context is current.
+  static HostTensors run(const DeviceHandle& device) {
+    Scan scan(device);
+    for (int repeat = 0; repeat < 50; ++repeat) scan.launch_all();
+    scan.expect_right(scan_case(Operator::ssm_pack_bwd, 7));
+    return scan.outputs();
+  }
+};
+
+TEST_F(ApiTwoGpus, AtOnceInOneProcessTheyGiveTheBitsOfOne) {
+  HostTensors alone;
+  {
+    const Primary primary;
+    alone = run(open(PACKJIT_GPU));
+  }
+  EXPECT_FALSE(alone.empty());
+  const DeviceHandle devices[] = {open(PACKJIT_GPU, 0), open(PACKJIT_GPU, 1)};
+  HostTensors results[2];
+  std::vector<std::thread> threads;
+  threads.reserve(2);
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&, i] {
+      const Primary primary(i);
+      results[i] = run(devices[i]);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(same_bits(results[0], alone));
+  EXPECT_TRUE(same_bits(results[1], alone));
+}
+
+TEST_F(ApiTwoGpus, OneHandleServesContextsOfBothAtOnce) {
+  const OwnContext contexts[] = {OwnContext(0), OwnContext(1)};
+  const DeviceHandle device = open(PACKJIT_CURRENT);
+  HostTensors results[2];
+  std::vector<std::thread> threads;
+  threads.reserve(2);
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&, i] {
+      contexts[i].enter();
+      results[i] = run(device);
       OwnContext::leave();
     });
   }

@@ -236,6 +236,29 @@ TEST(Packer, APositionOfOthersIsRefusedAndNothingChanges) {
   EXPECT_EQ(next_of(packer).step, 1);
 }
 
+TEST(Packer, APositionOfAnotherLossIsRefused) {
+  packjit_packer_options options = options_of(16);
+  const auto make = [&](std::int32_t loss_unit, std::int32_t last_token) {
+    options.loss_unit = loss_unit;
+    options.last_token = last_token;
+    return make_packer(options, mixed_lengths());
+  };
+  const std::pair<std::int32_t, std::int32_t> losses[] = {{PACKJIT_LOSS_PER_TOKEN, PACKJIT_LAST_TOKEN_IS_DROPPED},
+                                                          {PACKJIT_LOSS_PER_TOKEN, PACKJIT_LAST_TOKEN_COUNTS},
+                                                          {PACKJIT_LOSS_PER_DOCUMENT, PACKJIT_LAST_TOKEN_IS_DROPPED},
+                                                          {PACKJIT_LOSS_PER_DOCUMENT, PACKJIT_LAST_TOKEN_COUNTS}};
+  for (const auto& [unit, last] : losses) {
+    const PackerHandle packer = make(unit, last);
+    (void)next_of(packer);
+    const packjit_packer_position position = position_of(packer);
+    for (const auto& [other_unit, other_last] : losses) {
+      const PackerHandle resumed = make(other_unit, other_last);
+      const bool is_same = unit == other_unit && last == other_last;
+      EXPECT_EQ(packjit_packer_resume(resumed.get(), &position), is_same ? PACKJIT_OK : PACKJIT_BAD_ARGUMENT);
+    }
+  }
+}
+
 TEST(Packer, StatisticsCountThePaddingOfWholeSteps) {
   packjit_packer_options options = options_of(4, 2);
   options.ranks = 2;
@@ -297,6 +320,7 @@ TEST(Packer, BadInputIsRefusedWithItsName) {
       {[](auto& o, auto&) { o.min_piece = 5; }, "minimum piece must be from 1 to 4"},
       {[](auto& o, auto&) { o.loss_unit = 2; }, "loss_unit is 2; expected 0 or 1"},
       {[](auto& o, auto&) { o.last_token = -1; }, "last_token is -1; expected 0 or 1"},
+      {[](auto& o, auto&) { o.division = 2; }, "division is 2; expected 0 or 1"},
       {[](auto& o, auto&) { o.struct_size = 8; }, "packjit_packer_options: struct_size is 8"},
       {[](auto&, auto& d) { d.struct_size = 0; }, "packjit_documents: struct_size is 0"},
       {[](auto&, auto& d) { d.count = 0; }, "count is 0"},

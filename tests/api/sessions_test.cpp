@@ -117,6 +117,86 @@ TEST_F(Sessions, K35_TwoContextsHaveKernelsOfTheirOwn) {
   EXPECT_EQ(fake.counts().launches, 200);
 }
 
+/// Compiles as the fake does, and notes for which architectures.
+struct Compiled {
+  CompileForGpu compiler() {
+    return [this](const Source& source, const std::string& arch) {
+      {
+        const std::lock_guard lock(mutex);
+        archs.push_back(arch);
+      }
+      return FakeDriver::compiler()(source, arch);
+    };
+  }
+  /// Sorted.
+  std::vector<std::string> for_archs() {
+    std::ranges::sort(archs);
+    return archs;
+  }
+  std::mutex mutex;
+  std::vector<std::string> archs;
+};
+const std::vector<std::string> kBothArchs = {"sm_100", "sm_90"};
+
+TEST_F(Sessions, TwoGpusAtOnceHaveContextsAndKernelsOfTheirOwn) {
+  Compiled compiled;
+  const DeviceHandle devices[] = {open(0, compiled.compiler()), open(1, compiled.compiler())};
+  std::vector<std::thread> threads;
+  threads.reserve(2);
+  for (const DeviceHandle& device : devices) {
+    threads.emplace_back([&device] {  // no context is current: a handle enters its own
+      const OperatorHandle op = make_operator(device, SmallConvolution::options());
+      SmallConvolution conv;
+      const MapHandle map = map_from_positions(device, conv.positions);
+      for (int i = 0; i < 100; ++i) EXPECT_DONE(conv.run(op.get(), map.get()));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(fake.launches_of(0), 100);
+  EXPECT_EQ(fake.launches_of(1), 100);
+  EXPECT_EQ(fake.counts().modules_loaded, 2);
+  EXPECT_EQ(compiled.for_archs(), kBothArchs);
+}
+
+TEST_F(Sessions, OneHandleServesContextsOfTwoGpusAtOnce) {
+  Compiled compiled;
+  const DeviceHandle device = open(std::nullopt, compiled.compiler());
+  const OperatorHandle op = make_operator(device, SmallConvolution::options());
+  std::vector<CUcontext> contexts = {fake.make_context(1, 0), fake.make_context(2, 1)};
+  std::vector<std::thread> threads;
+  threads.reserve(2);
+  for (CUcontext context : contexts) {
+    threads.emplace_back([&, context] {
+      FakeDriver::make_current(context);
+      SmallConvolution conv;
+      const MapHandle map = map_from_positions(device, conv.positions);
+      for (int i = 0; i < 100; ++i) EXPECT_DONE(conv.run(op.get(), map.get()));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(fake.launches_of(0), 100);
+  EXPECT_EQ(fake.launches_of(1), 100);
+  EXPECT_EQ(compiled.for_archs(), kBothArchs);
+  // On one thread, one GPU after the other.
+  for (CUcontext context : contexts) {
+    FakeDriver::make_current(context);
+    SmallConvolution conv;
+    const MapHandle map = map_from_positions(device, conv.positions);
+    EXPECT_DONE(conv.run(op.get(), map.get()));
+  }
+  EXPECT_EQ(fake.launches_of(1), 101);
+  EXPECT_EQ(fake.counts().modules_loaded, 2);
+}
+
+TEST_F(Sessions, AMapOfAnotherGpuIsRefused) {
+  const DeviceHandle devices[] = {open(0), open(1)};
+  const OperatorHandle op = make_operator(devices[0], SmallConvolution::options());
+  SmallConvolution conv;
+  const MapHandle map = map_from_positions(devices[1], conv.positions);
+  EXPECT_EQ(conv.run(op.get(), map.get()), PACKJIT_BAD_ARGUMENT);
+  EXPECT_EQ(fake.launches_of(0) + fake.launches_of(1), 0);
+}
+
 TEST_F(Sessions, K35_AResetGpuIsEnteredAgain) {
   const DeviceHandle device = open(0);
   const OperatorHandle op = make_operator(device, SmallConvolution::options());

@@ -131,6 +131,7 @@ TEST_F(PackCommand, BadInputIsStatus2AndLeavesTheOutputAsItWas) {
            good + "--pack-length 10 --ranks 0",
            good + "--pack-length 10 --ranks 2",
            good + "--pack-length 10 --ranks 2 --rank 2",
+           good + "--pack-length 10 --ranks 2 --rank 0 --division fair",
            good + "--pack-length 10 --rank -1",
            good + "--pack-length 10 --epoch -1",
            good + "--pack-length 10 --nonsense",
@@ -193,6 +194,10 @@ TEST_F(PackCommand, EachRankHasItsPlanAndTheReportTheBalance) {
   EXPECT_EQ(report["balance"]["steps"], 1);
   EXPECT_DOUBLE_EQ(report["balance"]["fill_rate"].get<double>(), 0.9);
   EXPECT_DOUBLE_EQ(report["balance"]["mean_token_spread"].get<double>(), 0);
+  EXPECT_EQ(report["balance"]["division"], "balanced");
+  ASSERT_EQ(pack(common + "--division round-robin"), 0) << errors_;
+  const auto in_turn = nlohmann::json::parse(output_);  // 3 and 5, 4 and 6
+  EXPECT_DOUBLE_EQ(in_turn["balance"]["mean_token_spread"].get<double>(), 0.2);
 }
 
 TEST_F(PackCommand, AnEpochHasAnOrderOfItsOwn) {

@@ -163,6 +163,7 @@ void expect_everything(const std::vector<Document>& given, const PackOptions& ch
     expect_resumable(given, method, chosen, ranks, steps % ranks, steps);
     if (testing::Test::HasFatalFailure()) return;
   }
+  expect_ranks_sound(plan_ranks(pack_method_named("balanced"), given, chosen, ranks, RankDivision::round_robin), given);
   LocalGreedyStream stream(chosen);
   std::vector<Call> calls;
   for (const Document& document : given) {

@@ -95,6 +95,11 @@ TEST(TrainingStream, APositionOfSomethingElseIsRefused) {
                                TrainingStream(documents({1, 2}), pack_method_named("bfd"), options(32))}) {
     EXPECT_THROW(other.resume(position), std::invalid_argument);
   }
+  const auto of_two = [&](RankDivision division) {
+    return TrainingStream(some_documents(), pack_method_named("bfd"), options(32), 2, 0, division);
+  };
+  EXPECT_THROW(of_two(RankDivision::round_robin).resume(of_two(RankDivision::balanced).position()),
+               std::invalid_argument);
   position.step = stream.steps() + 1;
   EXPECT_THROW(stream.resume(position), std::invalid_argument);
   position = {-1, 0, position.fingerprint};

@@ -67,6 +67,17 @@ def test_ranks_together_have_every_token_once_an_epoch(method):
         np.testing.assert_array_equal(np.sort(seen[seen >= 0]), TOKENS)
 
 
+def test_divided_in_turn_each_rank_has_every_other_document_of_the_order():
+    documents = [set(), set()]
+    for rank in range(2):
+        packer = Packer(LENGTHS, 16, rank=rank, ranks=2, division="round-robin")
+        for step in packer:
+            documents[rank] |= set(step.pieces["document"].tolist())
+    assert [len(mine) for mine in documents] == [30, 30] and not documents[0] & documents[1]
+    tokens = sorted(sum(LENGTHS[document] for document in mine) for mine in documents)
+    assert tokens[1] - tokens[0] > 1  # balanced, 1262 are 631 and 631
+
+
 def test_states_by_document_are_handed_over_as_the_pieces_say():
     packer = Packer(LENGTHS, 16, rows=2, min_piece=3)
     ends, slots, handed = {}, {}, 0
@@ -115,8 +126,8 @@ def test_resumed_it_goes_on_as_if_nothing_had_happened():
 def test_a_state_of_others_is_refused_and_nothing_changes():
     packer = Packer(LENGTHS, 16)
     packer.next()
-    for bad in (Packer(LENGTHS, 17).state_dict(), {**packer.state_dict(), "epoch": -1},
-                {**packer.state_dict(), "step": 10**6}, {"epoch": 0}):
+    for bad in (Packer(LENGTHS, 17).state_dict(), Packer(LENGTHS, 16, loss_unit="document").state_dict(),
+                {**packer.state_dict(), "epoch": -1}, {**packer.state_dict(), "step": 10**6}, {"epoch": 0}):
         with pytest.raises(BadArgument):
             packer.load_state_dict(bad)
     assert packer.next().step == 1
@@ -184,6 +195,7 @@ def test_threads_share_the_steps_of_a_packer():
     (([9], 4), {"breaks": [[9]]}, "breaks must increase and lie inside (0, 9)"),
     (([1], 4), {"loss_unit": "row"}, "loss_unit is 'row', expected one of token, document"),
     (([1], 4), {"last_token": "x"}, "last_token is 'x', expected one of dropped, counts"),
+    (([1], 4), {"division": "fair"}, "division is 'fair', expected one of balanced, round-robin"),
 ])
 def test_bad_input_is_refused_with_its_name(arguments, options, message):
     with pytest.raises(BadArgument) as failure:

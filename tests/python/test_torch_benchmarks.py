@@ -1,4 +1,4 @@
-"""bench/train_step.py and bench/loss_curves.py on the CPU: every way computes the same, and no time is made up."""
+"""bench/train_step.py, loss_curves.py and scaling.py on the CPU: every way computes the same, no time is made up."""
 
 import importlib.util
 import json
@@ -13,6 +13,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def script(name):
+    if str(ROOT / "bench") not in sys.path:  # as where it is run
+        sys.path.insert(0, str(ROOT / "bench"))
     spec = importlib.util.spec_from_file_location(name, ROOT / "bench" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -47,10 +49,13 @@ def test_documents_are_the_real_lengths():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU, and there is one")
-@pytest.mark.parametrize("name,arguments", [("train_step", []), ("loss_curves", ["--text", "docs"])])
-def test_without_a_gpu_it_says_so(name, arguments, capsys):
+@pytest.mark.parametrize("name,arguments,message", [
+    ("train_step", [], "there is no GPU that PyTorch can use"),
+    ("loss_curves", ["--text", "docs"], "there is no GPU that PyTorch can use"),
+    ("scaling", [], "asked for 1, 2, 4, 8 GPUs, and PyTorch can use 0")])
+def test_without_a_gpu_it_says_so(name, arguments, message, capsys):
     assert script(name).main(arguments) == 3
-    assert "there is no GPU that PyTorch can use" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_loss_curves_agree(tmp_path):
@@ -64,6 +69,76 @@ def test_loss_curves_agree(tmp_path):
     assert found["packed"]["sequences_per_update"] == found["one_at_a_time"]["sequences_per_update"] > 1
 
 
+def test_scaling_on_processes_of_the_cpu(tmp_path, capsys, monkeypatch):
+    scaling, out, plot = script("scaling"), tmp_path / "report.json", tmp_path / "plot.svg"
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "python"))
+    arguments = ["--device", "cpu", "--model", "tiny", "--tokens", "48", "--cut", "12", "--padded-rows", "3", "--steps",
+                 "1", "--repeats", "1", "--balance-steps", "3", "--loss-updates", "2", "--rows", "2", "--json",
+                 str(out)]
+    assert scaling.main([*arguments, "--gpus", "1"]) == 0
+    drawn = ["--plot", str(plot)] if importlib.util.find_spec("matplotlib") else []
+    assert scaling.main([*arguments, "--gpus", "2", "--add", *drawn]) == 0
+    report = json.loads(out.read_text())
+    assert (report["device"], report["unit"], report["gpu"]) == ("cpu", "CPU process", {})
+    model, compared = report["models"]["tiny"], report["compared"]["tiny"]
+    assert list(model) == ["1", "2"] and "failed" not in model["1"] and "failed" not in model["2"]
+    for count in ("1", "2"):
+        ways = model[count]["ways"]
+        assert list(ways) == ["packed", "padded", "one"]
+        for way in ways.values():  # the same documents
+            assert way["first_loss"] == pytest.approx(ways["packed"]["first_loss"], rel=1e-5)
+            assert way["tokens_an_update"] == ways["packed"]["tokens_an_update"]
+            assert way["tokens_per_second"] > 0
+        assert 3.9 < ways["packed"]["first_loss"] < 4.4  # log(64) = 4.16: nothing is learnt
+    assert model["2"]["loss"]["losses"] == pytest.approx(model["1"]["loss"]["losses"], rel=1e-6)
+    assert compared["loss_difference"]["2"] < 1e-5
+    assert compared["efficiency"]["packed"]["2"] == pytest.approx(
+        model["2"]["ways"]["packed"]["tokens_per_second"] / model["1"]["ways"]["packed"]["tokens_per_second"])
+    balanced, naive = [model["2"]["balance"][division] for division in ("balanced", "round-robin")]
+    assert balanced["epoch"]["mean_longest_spread"] < naive["epoch"]["mean_longest_spread"]
+    assert balanced["epoch"]["updates"] <= naive["epoch"]["updates"]
+    for update in balanced["updates"]:
+        assert len(update["tokens"]) == 2 and all(0 <= waited <= max(update["seconds"])
+                                                  for waited in update["waited_seconds"])
+    said = capsys.readouterr().out
+    assert "real tokens/s a CPU process" in said and "they say nothing about a GPU" in said
+    if drawn:
+        assert plot.read_text().startswith("<?xml")
+    with pytest.raises(SystemExit, match="--add: .* is of other settings: tokens 48, now 96. Give the same"):
+        scaling.main([*arguments, "--tokens", "96", "--gpus", "2", "--add"])
+
+
+def test_scaling_says_how_much_losses_may_differ_and_what_failed():
+    scaling = script("scaling")
+
+    def of(losses, speed, **more):
+        return {"ways": {"packed": {"tokens_per_second": speed, "least_tokens_per_second": speed,
+                                    "most_tokens_per_second": speed, "peak_memory_gib": 60.0}},
+                "loss": {"losses": losses, **more}, "balance": {}}
+    model = {"1": of([4.0, 3.0], 50e3, turned=[4.0, 3.001]), "2": of([4.0, 3.003], 45e3),
+             "8": {**of([4.0, 3.005], 40e3), "failed": "OutOfMemoryError: no room"}}
+    found = scaling.compared(model)
+    assert found["efficiency"] == {"packed": {"1": 1.0, "2": 0.9, "8": 0.8}}
+    assert found["order_difference"] == pytest.approx(1e-3) and found["allowed_difference"] == pytest.approx(4e-3)
+    assert found["loss_difference"] == {"2": pytest.approx(3e-3), "8": pytest.approx(5e-3)} and scaling.differs(found)
+    said = scaling.table({"device": "cuda", "models": {"1.4b": model}, "compared": {"1.4b": found}})
+    assert "| 1.4b | 8 | packed | 40,000 (40,000 to 40,000) | 80.0% | 60.0 |" in said
+    assert "1.4b, 8 GPUs: ended early: OutOfMemoryError: no room" in said
+    assert "1.4b, 8 GPUs: losses differ from those of one by 5.00e-03 at most; 1.00e-03 from the order" in said
+    assert not scaling.differs(scaling.compared({"1": model["1"], "2": model["2"]}))
+    model["2"]["loss"]["losses"][0] = float("nan")
+    assert scaling.differs(scaling.compared({"1": model["1"], "2": model["2"]}))
+
+
+@pytest.mark.parametrize("option,message", [
+    (["--gpus", "2", "3"], "--rows is 3, which 2 GPUs cannot share evenly"), (["--gpus", "0"], "are 1 or more"),
+    (["--add"], "--add keeps what the file of --json has: give --json")])
+def test_scaling_refuses_what_cannot_be_measured(option, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        script("scaling").main(option)
+    assert ended.value.code == 2 and message in capsys.readouterr().err
+
+
 def test_reports_are_drawn(tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is missing")
     curve = {"losses": [3.0, 2.5, 2.25]}
@@ -71,7 +146,12 @@ def test_reports_are_drawn(tmp_path):
     ways = {"packed": {"tokens_per_second": 46e3}, "one": {"tokens_per_second": 15e3}, "padded": {"failed": "why"}}
     script("train_step").draw({"models": {"1.4b": {"ways": ways}}, "gpu": {"name": "H200"}, "real_tokens": 16384,
                                "lengths": [1, 2]}, tmp_path / "steps.svg")
-    for name in ("losses.svg", "steps.svg"):
+    scaling = script("scaling")
+    models = {"1.4b": {count: {"ways": {"packed": {"tokens_per_second": 40e3}}} for count in ("1", "2", "8")}}
+    efficiency = {"packed": {"1": 1.0, "2": 0.98, "8": 0.95}}
+    scaling.draw({"device": "cuda", "gpu": {"name": "H200"}, "tokens": 16384, "models": models,
+                  "compared": {"1.4b": {"efficiency": efficiency}}}, tmp_path / "scaling.svg")
+    for name in ("losses.svg", "steps.svg", "scaling.svg"):
         assert (tmp_path / name).read_text().startswith("<?xml")
     with pytest.raises(SystemExit, match="nothing was timed"):
         script("train_step").draw({"models": {"tiny": {"ways": {"packed": {"loss": 4.1}}}}}, tmp_path / "none.svg")

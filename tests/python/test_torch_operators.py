@@ -400,6 +400,25 @@ def test_threads(device):
             assert all(torch.equal(*pair) for pair in zip(found, expected))
 
 
+@pytest.mark.gpu
+def test_two_gpus_at_once_give_the_bits_of_one():
+    """Tensors say where a call runs, whatever the current device is."""
+    from concurrent.futures import ThreadPoolExecutor
+    devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count())][:2]
+    kinds = {torch.cuda.get_device_capability(device) for device in devices}
+    if len(devices) < 2 or len(kinds) > 1:
+        pytest.skip(f"needs two GPUs of one kind that PyTorch can use, and there are {len(devices)} of {len(kinds)}")
+    expected = [tensor.cpu() for tensor in run_both(devices[0], seq_map_on(devices[0]))]
+
+    def work(number):
+        device = devices[number % 2]
+        return [tensor.cpu() for tensor in run_both(device, seq_map_on(device))]
+
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(work, range(8)):
+            assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+
+
 MISUSES = {
     "seq_map is a NoneType": lambda given: {"seq_map": None},
     r"tensor delta.*\(2, 11, 8\)": lambda given: {"delta": given["delta"][:, :-1]},

@@ -1,0 +1,44 @@
+"""What the reports of measurements have in common."""
+
+import datetime
+import importlib.util
+import pathlib
+import subprocess
+import sys
+
+# Exit status: the machine lacks something; a part ended with an error, or differs, which the report has.
+MISSING, FAILED = 3, 4
+EXAMPLE = pathlib.Path(__file__).resolve().parents[1] / "examples" / "train_mamba.py"
+
+
+def load_example():
+    """examples/train_mamba.py as a module."""
+    spec = importlib.util.spec_from_file_location("train_mamba", EXAMPLE)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["train_mamba"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def gpu() -> dict:
+    """Name, driver, clocks and power limit, as nvidia-smi says."""
+    fields = ("name", "driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit", "temperature.gpu")
+    try:
+        line = subprocess.run(["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader", "-i", "0"],
+                              capture_output=True, text=True, check=True, timeout=20).stdout.splitlines()[0]
+    except (OSError, subprocess.SubprocessError, IndexError):
+        return {}
+    return dict(zip(fields, [value.strip() for value in line.split(",")]))
+
+
+def opening(script: str, arguments, device: str) -> dict:
+    """What a report begins with."""
+    import torch
+    return {"command": " ".join(["python", f"bench/{script}", *(arguments if arguments is not None else sys.argv[1:])]),
+            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "device": device,
+            "gpu": gpu() if device == "cuda" else {}, "torch": torch.__version__, "cuda": torch.version.cuda}
+
+
+def save_figure(figure, path: pathlib.Path) -> None:
+    """By the ending of the name; the same report gives the same bytes."""
+    figure.savefig(path, dpi=150, bbox_inches="tight", metadata={"Date": None} if path.suffix == ".svg" else None)
