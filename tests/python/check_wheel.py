@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A tree as a wheel has it works where nothing else of packjit is: wheel_test.py ROOT BUILD CMAKE"""
+"""A tree as a wheel has it works where nothing else of packjit is: check_wheel.py ROOT BUILD CMAKE"""
 
 import os
 import pathlib
@@ -34,7 +34,7 @@ def main() -> int:
         environment.update(PYTHONPATH=folder, PYTHONDONTWRITEBYTECODE="1")
         done = subprocess.run([interpreter, "-c", PROGRAM], capture_output=True, text=True, cwd=folder, env=environment)
     if done.stdout.strip() != "[1.0, 3.0, 3.0, 7.0, 12.0]":
-        print(f"wheel_test.py: expected [1.0, 3.0, 3.0, 7.0, 12.0]\n{done.stdout}{done.stderr}", file=sys.stderr)
+        print(f"check_wheel.py: expected [1.0, 3.0, 3.0, 7.0, 12.0]\n{done.stdout}{done.stderr}", file=sys.stderr)
         return 1
     return 0
 
