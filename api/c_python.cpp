@@ -84,7 +84,7 @@ class TupleTensors {
 
  private:
   const packjit_tensor* read(const Interpreter& python, void* object, std::string_view name) {
-    dlpack::Tensor found;
+    dlpack::Tensor found{};
     if (object == nullptr || python.exchange->describe(object, &found) != 0) {
       throw std::invalid_argument(
           fmt::format("tensor {}: {}", name, object == nullptr ? "the tuple is too short" : "it cannot be described"));

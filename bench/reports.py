@@ -39,6 +39,13 @@ def opening(script: str, arguments, device: str) -> dict:
             "gpu": gpu() if device == "cuda" else {}, "torch": torch.__version__, "cuda": torch.version.cuda}
 
 
+def write_whole(path: pathlib.Path, text: str) -> None:
+    """Whoever is killed meanwhile leaves what was there before."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(text)
+    part.replace(path)
+
+
 def save_figure(figure, path: pathlib.Path) -> None:
     """By the ending of the name; the same report gives the same bytes."""
     figure.savefig(path, dpi=150, bbox_inches="tight", metadata={"Date": None} if path.suffix == ".svg" else None)

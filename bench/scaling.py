@@ -34,7 +34,7 @@ import tempfile
 import time
 
 from lengths import DATA, REAL_CUT, pieces_of
-from reports import FAILED, MISSING, load_example, opening, save_figure
+from reports import FAILED, MISSING, load_example, opening, save_figure, write_whole
 
 WAYS = ("packed", "padded", "one")
 ALLOWED = 4  # times the difference that the order of sums makes on one GPU: on several there are other orders again
@@ -230,7 +230,7 @@ def worker(given) -> None:
             import torch
             torch.cuda.empty_cache()
         if processes.is_first:
-            given.worker.write_text(json.dumps(report))
+            write_whole(given.worker, json.dumps(report))
             print(f"{given.model[0]}, {processes.count}: {part} {name} done", file=sys.stderr)
     processes.end()
 
@@ -339,7 +339,8 @@ def draw(report: dict, path: pathlib.Path) -> None:
     unit, units = UNITS[report["device"]]
     sizes = [size for size, result in report["compared"].items() if result["efficiency"]]
     if not sizes:
-        raise SystemExit(f"--plot {path}: nothing was timed, so there is nothing to draw")
+        print(f"--plot {path}: nothing was timed, so there is nothing to draw", file=sys.stderr)
+        return
     figure, axes = pyplot.subplots(1, len(sizes), figsize=(4.6 * len(sizes), 3.6), squeeze=False, layout="constrained")
     colors = {"packed": "tab:orange", "padded": "tab:blue", "one": "tab:gray"}
     for panel, size in zip(axes[0], sizes):
@@ -394,7 +395,7 @@ def main(arguments=None) -> int:
             report["models"][size][str(count)] = launched(given, size, count)
             report["compared"][size] = compared(report["models"][size])
             if given.json:  # after each: what is measured stays if a later one fails
-                given.json.write_text(json.dumps(report, indent=1) + "\n")
+                write_whole(given.json, json.dumps(report, indent=1) + "\n")
     print(table(report))
     if given.plot:
         draw(report, given.plot)

@@ -410,7 +410,8 @@ def replace_file(path: pathlib.Path, write: Callable[[BinaryIO], object]) -> Non
 
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 # A run that went on with another one of these would be another run.
-KEPT = ("model", "pack_length", "rows", "method", "division", "calls_per_update", "document_loss", "seed")
+KEPT = ("model", "pack_length", "rows", "method", "division", "calls_per_update", "document_loss", "seed",
+        "weight_decay")  # the optimizer state has it
 
 
 def save_checkpoint(given, processes: Processes, model, optimizer, packer: Packer, done: int) -> None:
@@ -517,6 +518,7 @@ def train(given: argparse.Namespace, processes: Processes, progress: Progress) -
         for part in given.out.glob("checkpoint.pt.*.part"):  # of a run that was killed while it wrote
             part.unlink()
     state = read_checkpoint(given) if given.resume else None
+    progress.kept = state["done"] if state else 0
     given.calls_per_update = given.calls_per_update or processes.count
     tokens, lengths = tokens_of(read_documents(given.text))
     packers = packers_of(given, processes, lengths)
@@ -535,7 +537,6 @@ def train(given: argparse.Namespace, processes: Processes, progress: Progress) -
                              "begin anew") from error
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"],
                        options=WHOLE)
-        progress.kept = state["done"]
         del state
 
     log = Log(given, processes, progress.kept, {

@@ -488,6 +488,32 @@ def test_outputs_whose_elements_share_memory_are_refused(device):
         ops.conv_backward(seq_map, x, weight, bias, None, torch.ones_like(x), None, True, dx=dx)
 
 
+def test_views_with_the_negative_bit(device):
+    """Of c.conj().imag memory has the numbers with the other sign; of complex(a, y).conj() it is y's gradient."""
+    seq_map, given = seq_map_on(device), conv_inputs(device)
+    x, weight = given["x"].detach(), given["weight"].detach()
+    lazy = torch.complex(torch.zeros_like(x), -x).conj().imag
+    assert lazy.is_neg() and torch.equal(lazy, x)
+    assert torch.equal(pt.conv1d_pack(lazy, weight, seq_map=seq_map), pt.conv1d_pack(x, weight, seq_map=seq_map))
+
+    leaf = x.clone().requires_grad_()
+    y, dout = pt.conv1d_pack(leaf, weight, seq_map=seq_map), torch.randn_like(x)
+    expected, = torch.autograd.grad(y, leaf, -dout, retain_graph=True)
+    found, = torch.autograd.grad(torch.complex(torch.zeros_like(y), y).conj(), leaf, torch.complex(dout, dout))
+    assert torch.equal(found, expected)
+
+
+def test_an_interruption_while_tensors_are_read_is_raised(device, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+    monkeypatch.setattr(calls, "_python", ctypes.addressof(TABLES["in Python"]))
+    given, seq_map = conv_inputs(device), seq_map_on(device)
+    with monkeypatch.context() as patch, torch.no_grad(), pytest.raises(KeyboardInterrupt):
+        patch.setattr(exchange, "_description", interrupted)
+        pt.conv1d_pack(**given, seq_map=seq_map)
+    assert not exchange.INTERRUPTIONS
+
+
 def test_scratch_memory_in_python_is_given_back():
     like = exchange.DLTensor(device_type=1, ndim=1, shape=(ctypes.c_int64 * 1)(1000))
     made = ctypes.POINTER(exchange._Managed)()

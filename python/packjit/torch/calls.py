@@ -12,7 +12,7 @@ import packjit
 from packjit import _c
 from packjit._library import call_with_gil, raise_last
 from packjit.errors import BadArgument
-from packjit.torch.exchange import PYTHON
+from packjit.torch.exchange import INTERRUPTIONS, PYTHON
 from packjit.torch.sequence_map import device_of
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.complex64)
@@ -57,6 +57,8 @@ def run(operator: Operator, direction: int, fused: bool, seq_map: packjit.Sequen
     except Exception:  # PyTorch's, of a tensor that has no memory to describe
         _refuse_unusable(operator.names[direction], tensors, seq_map)
         raise
+    if INTERRUPTIONS:
+        raise INTERRUPTIONS.pop()
     if status:
         _refuse_unusable(operator.names[direction], tensors, seq_map)
         # Looked for only now, since looking costs every call.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_int, c_int32, c_uint32, c_uint64, c_void_p, py_object
-from typing import Dict, Tuple
+from typing import Dict, List, Tuple
 
 import torch
 
@@ -51,6 +51,15 @@ def _description(shape: Tuple[int, ...], strides: Tuple[int, ...], dtype: torch.
                     shape=numbers(*shape), strides=numbers(*strides))
 
 
+INTERRUPTIONS: List[BaseException] = []  # such as KeyboardInterrupt, while a callback ran: for who called the library
+
+
+def _failed(error: BaseException) -> int:
+    if not isinstance(error, Exception):
+        INTERRUPTIONS.append(error)
+    return -1
+
+
 @_DESCRIBE
 def _describe(tensor, to):
     try:
@@ -58,8 +67,8 @@ def _describe(tensor, to):
         ctypes.memmove(to, ctypes.addressof(description), _DESCRIPTION_BYTES)
         c_void_p.from_address(to).value = tensor.data_ptr()  # its first member
         return 0
-    except Exception:  # nothing may come out of a callback; the caller says what the tensors are
-        return -1
+    except BaseException as error:  # nothing may come out of a callback; the caller says what the tensors are
+        return _failed(error)
 
 
 _lent: Dict[int, Tuple[_Managed, torch.Tensor]] = {}  # scratch memory in use, by address
@@ -81,9 +90,9 @@ def _allocate(like, made, context, set_error):
         _lent[ctypes.addressof(managed)] = managed, memory
         made[0] = ctypes.pointer(managed)
         return 0
-    except Exception as error:
+    except BaseException as error:
         set_error(context, b"MemoryError", str(error).encode())
-        return -1
+        return _failed(error)
 
 
 @_STREAM
@@ -91,8 +100,8 @@ def _stream(device_type, device_id, stream):
     try:
         stream[0] = torch.cuda.current_stream(device_id).cuda_stream if device_type == _CUDA else None
         return 0
-    except Exception:
-        return -1
+    except BaseException as error:
+        return _failed(error)
 
 
 TABLE_IN_PYTHON = _Table(major=_VERSION, allocate=_allocate, describe=_describe, stream=_stream)

@@ -113,7 +113,8 @@ def is_plain(*tensors: Optional[Tensor]) -> bool:
     """Whether nothing wants to see the operators of a call on these tensors."""
     if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None:
         return False
-    return _PLAIN.issuperset(map(type, tensors))
+    # A view with PyTorch's negative bit has numbers in memory that the dispatcher negates first.
+    return _PLAIN.issuperset(map(type, tensors)) and not any([t is not None and t.is_neg() for t in tensors])
 
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))
@@ -149,7 +150,7 @@ class EagerConv1dPack(torch.autograd.Function):
         refuse_changed(own_handle, version)
         if dout is None:
             dout = torch.zeros_like(inputs[0])
-        if torch.is_grad_enabled() or not is_plain(dout):
+        if torch.is_grad_enabled() or not is_plain(dout, dfinal_states):
             gradients = _op_conv_backward(*inputs, dout, dfinal_states, handle, silu)
         else:
             gradients = conv_backward(seq_map, *inputs, dout, dfinal_states, silu)
@@ -178,7 +179,7 @@ class EagerSsmPack(torch.autograd.Function):
         refuse_changed(own_handle, version)
         if dout is None:
             dout = torch.zeros_like(inputs[0])
-        if torch.is_grad_enabled() or not is_plain(dout):
+        if torch.is_grad_enabled() or not is_plain(dout, dfinal_states):
             gradients = _op_ssm_backward(*inputs, dout, dfinal_states, stored, handle, softplus)
         else:
             gradients = ssm_backward(seq_map, *inputs, dout, dfinal_states, stored, softplus)
