@@ -43,8 +43,8 @@ PackedOperator& OperatorsByTensors::find(Operator op, bool fused, GivenTensors t
   packjit_operator_options options = options_with(op, tensors);
   const std::int32_t fused_option = fused ? PACKJIT_ON : PACKJIT_OFF;
   options.dtype = kind.dtype;
-  // What no operator has is told by its number, whatever its size; 0 would be the default.
-  const auto size = kind.size == 0 ? -1 : static_cast<std::int32_t>(std::clamp<std::int64_t>(kind.size, -1, INT32_MAX));
+  // What no operator has is told by its number, whatever its size.
+  const auto size = static_cast<std::int32_t>(std::clamp<std::int64_t>(kind.size, -1, INT32_MAX));
   if (is_scan(op)) {
     options.op = PACKJIT_SSM_PACK;
     options.d_state = size;
