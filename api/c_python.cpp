@@ -1,6 +1,7 @@
 // The C interface: calls from Python.
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <stdexcept>
 #include <string>
 
@@ -192,7 +193,8 @@ void call(const packjit_python* given, const packjit_map& map, Operator op, bool
     return type == dlpack::kCpu ? lane.workspace(bytes) : scratch.take(bytes, type, id);
   };
   map.device.operators.find(op, fused, tensors.get())
-      .run(packjit::is_backward(op), stream, *map.map, tensors.get(), workspace);
+      .run(packjit::is_backward(op), stream, *map.map, tensors.get(),
+           std::ref(workspace));  // a copy would be allocated
 }
 
 }  // namespace
