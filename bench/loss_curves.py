@@ -17,7 +17,7 @@ import pathlib
 import sys
 import time
 
-from reports import FAILED, MISSING, load_example, opening, save_figure
+from reports import FAILED, MISSING, load_example, opening, save_figure, torch_is_missing, write_whole
 
 
 def options(arguments) -> argparse.Namespace:
@@ -127,11 +127,9 @@ def draw(report: dict, path: pathlib.Path) -> None:
 
 def main(arguments=None) -> int:
     given = options(arguments)
-    try:
-        import torch
-    except ImportError:
-        print("loss_curves.py needs PyTorch: pip install torch", file=sys.stderr)
+    if torch_is_missing("loss_curves.py"):
         return MISSING
+    import torch
     if given.device == "cuda" and not torch.cuda.is_available():
         print("loss_curves.py: there is no GPU that PyTorch can use; --device cpu --model tiny --pack-length 64 "
               "--updates 3 tries the script out", file=sys.stderr)
@@ -146,7 +144,7 @@ def main(arguments=None) -> int:
     report["last_tenth"] = {"packed": sum(one for one, _ in pairs[-last:]) / last,
                             "one_at_a_time": sum(other for _, other in pairs[-last:]) / last}
     if given.json:
-        given.json.write_text(json.dumps(report, indent=1) + "\n")
+        write_whole(given.json, json.dumps(report, indent=1) + "\n")
     if given.plot:
         draw(report, given.plot)
     print(f"{len(pairs)} updates of {report['packed']['tokens_per_update']:,.0f} tokens in "

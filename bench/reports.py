@@ -1,6 +1,7 @@
 """What the reports of measurements have in common."""
 
 import datetime
+import importlib
 import importlib.util
 import pathlib
 import subprocess
@@ -29,6 +30,16 @@ def gpu() -> dict:
     except (OSError, subprocess.SubprocessError, IndexError):
         return {}
     return dict(zip(fields, [value.strip() for value in line.split(",")]))
+
+
+def torch_is_missing(script: str) -> bool:
+    """Says so."""
+    try:
+        importlib.import_module("torch")
+    except ImportError:
+        print(f"{script} needs PyTorch: pip install torch", file=sys.stderr)
+        return True
+    return False
 
 
 def opening(script: str, arguments, device: str) -> dict:

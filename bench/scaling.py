@@ -34,7 +34,7 @@ import tempfile
 import time
 
 from lengths import DATA, REAL_CUT, pieces_of
-from reports import FAILED, MISSING, load_example, opening, save_figure, write_whole
+from reports import FAILED, MISSING, load_example, opening, save_figure, torch_is_missing, write_whole
 
 WAYS = ("packed", "padded", "one")
 ALLOWED = 4  # times the difference that the order of sums makes on one GPU: on several there are other orders again
@@ -365,11 +365,9 @@ def draw(report: dict, path: pathlib.Path) -> None:
 
 def main(arguments=None) -> int:
     given = options(arguments)
-    try:
-        import torch
-    except ImportError:
-        print("scaling.py needs PyTorch: pip install torch", file=sys.stderr)
+    if torch_is_missing("scaling.py"):
         return MISSING
+    import torch
     if given.worker:
         worker(given)
         return 0

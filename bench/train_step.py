@@ -29,7 +29,7 @@ import sys
 import time
 
 from lengths import DATA, REAL_CUT, pieces_of
-from reports import FAILED, MISSING, gpu, opening, save_figure
+from reports import FAILED, MISSING, gpu, opening, save_figure, torch_is_missing, write_whole
 
 WAYS = ("packed", "ideal", "padded", "one", "official_ideal", "official_padded", "official_one")
 # The first pattern found in a kernel's name says where its time goes; everything else is "rest".
@@ -305,11 +305,9 @@ def draw(report: dict, path: pathlib.Path) -> None:
 
 def main(arguments=None) -> int:
     given = options(arguments)
-    try:
-        import torch
-    except ImportError:
-        print("train_step.py needs PyTorch: pip install torch", file=sys.stderr)
+    if torch_is_missing("train_step.py"):
         return MISSING
+    import torch
     if given.device == "cuda" and not torch.cuda.is_available():
         print("train_step.py: there is no GPU that PyTorch can use, and times of a CPU would say nothing. "
               "--device cpu --model tiny --tokens 64 --cut 16 runs the same work without times.", file=sys.stderr)
@@ -324,7 +322,7 @@ def main(arguments=None) -> int:
         report["compared"] = compared(report["models"])
         report["gpu_after"] = gpu() if given.device == "cuda" else {}
         if given.json:  # after each size: what is measured stays if a later one fails
-            given.json.write_text(json.dumps(report, indent=1) + "\n")
+            write_whole(given.json, json.dumps(report, indent=1) + "\n")
     print(table(report["models"]))
     for size, ratios in report["compared"].items():
         print(f"{size}: " + ", ".join(f"{name.replace('_', ' ')} {ratio:.2f}" for name, ratio in ratios.items()))

@@ -11,6 +11,7 @@
 #include <ctime>
 #include <future>
 #include <limits>
+#include <span>
 #include <stdexcept>
 #include <thread>
 
@@ -30,6 +31,20 @@ class Sessions : public ::testing::Test {
  protected:
   DeviceHandle open(std::optional<int> ordinal, CompileForGpu compile = FakeDriver::compiler()) {
     return DeviceHandle(new packjit_device(api::cuda_backend(fake.driver(), ordinal, std::move(compile))));
+  }
+  /// 100 calls with each context, on as many threads at once.
+  static void call_in_each(std::span<const CUcontext> contexts, const DeviceHandle& device, const OperatorHandle& op) {
+    std::vector<std::thread> threads;
+    threads.reserve(contexts.size());
+    for (CUcontext context : contexts) {
+      threads.emplace_back([&, context] {
+        FakeDriver::make_current(context);
+        SmallConvolution conv;
+        const MapHandle map = map_from_positions(device, conv.positions);
+        for (int i = 0; i < 100; ++i) EXPECT_DONE(conv.run(op.get(), map.get()));
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
   }
   FakeDriver fake;
 };
@@ -103,16 +118,7 @@ TEST_F(Sessions, K35_TwoContextsHaveKernelsOfTheirOwn) {
   const DeviceHandle device = open(std::nullopt);
   const OperatorHandle op = make_operator(device, SmallConvolution::options());
   std::vector<CUcontext> contexts = {fake.make_context(1), fake.make_context(2)};
-  std::vector<std::thread> threads;
-  for (CUcontext context : contexts) {
-    threads.emplace_back([&, context] {
-      FakeDriver::make_current(context);
-      SmallConvolution conv;
-      const MapHandle map = map_from_positions(device, conv.positions);
-      for (int i = 0; i < 100; ++i) EXPECT_DONE(conv.run(op.get(), map.get()));
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  call_in_each(contexts, device, op);
   EXPECT_EQ(fake.counts().modules_loaded, 2);
   EXPECT_EQ(fake.counts().launches, 200);
 }
@@ -163,17 +169,7 @@ TEST_F(Sessions, OneHandleServesContextsOfTwoGpusAtOnce) {
   const DeviceHandle device = open(std::nullopt, compiled.compiler());
   const OperatorHandle op = make_operator(device, SmallConvolution::options());
   std::vector<CUcontext> contexts = {fake.make_context(1, 0), fake.make_context(2, 1)};
-  std::vector<std::thread> threads;
-  threads.reserve(2);
-  for (CUcontext context : contexts) {
-    threads.emplace_back([&, context] {
-      FakeDriver::make_current(context);
-      SmallConvolution conv;
-      const MapHandle map = map_from_positions(device, conv.positions);
-      for (int i = 0; i < 100; ++i) EXPECT_DONE(conv.run(op.get(), map.get()));
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  call_in_each(contexts, device, op);
   EXPECT_EQ(fake.launches_of(0), 100);
   EXPECT_EQ(fake.launches_of(1), 100);
   EXPECT_EQ(compiled.for_archs(), kBothArchs);

@@ -3,9 +3,9 @@
 import importlib.util
 import json
 import pathlib
-import sys
 
 import pytest
+import scripts
 
 torch = pytest.importorskip("torch")
 
@@ -13,13 +13,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def script(name):
-    if str(ROOT / "bench") not in sys.path:  # as where it is run
-        sys.path.insert(0, str(ROOT / "bench"))
-    spec = importlib.util.spec_from_file_location(name, ROOT / "bench" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load(ROOT / "bench" / f"{name}.py")
 
 
 def test_every_way_computes_the_same_documents(tmp_path, capsys):

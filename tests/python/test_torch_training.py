@@ -13,6 +13,7 @@ import time
 import types
 
 import pytest
+import scripts
 
 torch = pytest.importorskip("torch")
 
@@ -25,11 +26,7 @@ SMALL = [*COMMON, "--calls-per-update", "2"]
 
 @pytest.fixture(scope="module")
 def train():
-    spec = importlib.util.spec_from_file_location("train_mamba", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["train_mamba"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load(SCRIPT)
 
 
 @pytest.fixture(scope="module")
