@@ -48,7 +48,7 @@ constexpr Field kBackwardConfig[] = {
     {"lanes", 1, 32, 1, {}, "threads of a warp that share a channel's states"},
     {"tile_tokens", 1, 256, 8, {}, "tokens staged in shared memory at a time"},
     {"checkpoint_tokens", 1, 512, 8, {}, "tokens between two state checkpoints"},
-    {"step_tokens", 1, 16, 2, {}, "tokens whose decays a thread holds in registers at a time"},
+    {"step_tokens", 1, 16, 2, {}, "tokens whose states and decays a thread holds in registers at a time"},
     {"channel_sums", 0, 2, 1, kSumLabels,
      "what sums dB and dC over channels: shuffles, tensor cores with addends cut to tf32, or split in two"},
     {"vector", 1, 8, 2, {}, "elements that one load or store moves"},
@@ -146,10 +146,12 @@ SharedBytes shared_bytes(const Spec& spec, const Config& config) {
   const std::int64_t step = config.values["step_tokens"];
   std::int64_t floats = inputs(3 + gated) + rounded(tile * shape.channels * 2);  // with dt and its derivative
   const std::uint32_t gradient_segments = bytes(floats);
-  floats += rounded(std::max<std::int64_t>(step - 1, 1) * shape.states * block);  // states inside a step
-  floats += rounded(tile / step * shape.states * block);                          // states before all steps
-  const std::int64_t summed = d_state > 64 ? step : 2 * tile;
-  floats += rounded(block / kWarp * summed * 2 * shape.padded);  // dB and dC of each warp
+  // Of each step a warp's states before it, then in their place its partial sums of dB and dC for each token: of groups
+  // of four channels by tensor cores, of all by shuffles.
+  const std::int64_t groups =
+      config.values.text("channel_sums") == "registers" ? 1 : kWarp / config.values["lanes"] / 4;
+  const std::int64_t places = config.values["lanes"] > 1 && d_state <= 64 ? 2 : 1;
+  floats += places * (block / kWarp) * (tile / step) * std::max(shape.states * kWarp, step * groups * 2 * shape.padded);
   return {forward, gradient_segments, bytes(floats)};
 }
 

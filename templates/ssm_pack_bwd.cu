@@ -16,8 +16,8 @@
 // runs the states again into the workspace. ssm_pack_bwd walks the tiles of a sequence from last to first. A tile's
 // inputs lie in shared memory as they are, while those of the next one are on their way. It runs the states through the
 // tile once to know them before each step of STEP_TOKENS tokens, and then, from the last step to the first, recomputes a
-// step's states into shared memory and its decays into registers, and goes back through them. Results take the place of
-// the inputs.
+// step's states and decays into registers and goes back through them. The states after a step's last token are those before
+// the step that it went back through last. Results take the place of the inputs.
 //
 // LANES threads share a channel, STATES states each in registers, and each prepares and finishes one token of a group. dB
 // and dC are summed over the channels of a warp token by token (device/channel_sums.cuh); warps, then blocks
@@ -38,76 +38,77 @@ constexpr int FOLD_TOKENS = 256;  // after about so many, sums over time are fol
 // What a thread carries from token to token, last to first.
 struct Backward {
   float carry[STATES];           // a * g, handed from later tokens to earlier ones
+  float h[STATES];               // the states after the tokens that are still to go back through
   float dA[STATES];              // sums over time since the last fold,
   float dD, ddelta_bias;         // of the tokens that this lane has finished
 };
 
-// One step at token `first` of the tile: from the states before it through its tokens, then back. Of the tile's tokens,
-// `left` are of the sequence. Those behind do not decay, so what comes after the sequence reaches the sums over states
-// there.
+// Back through the step at token `first` of the tile. Of the tile's tokens, `left` are of the sequence. Those behind do not
+// decay, so what comes after the sequence reaches the sums over states there.
 __device__ __forceinline__ void run_back(const Tile& tile, int first, int left, const Channel& mine, Backward& state) {
+  constexpr int LAST = STEP_TOKENS - 1;
   TokenShare<GROUP> share;
-  float h[STATES], decay[STEP_TOKENS][STATES];
-  load_own(place_before(tile, first / STEP_TOKENS), h);
+  float* place = place_of_step(tile, int(threadIdx.x) / 32, first / STEP_TOKENS);
+  float h[STEP_TOKENS][STATES], decay[STEP_TOKENS][STATES];  // the states before each token
+  load_own(place, h[0]);
 #pragma unroll
-  for (int q = 0; q < STEP_TOKENS; q += GROUP) {
+  for (int q = 0; q < LAST; q += GROUP) {
     float dt[1] = {tile.dt[own_token(first + q) * CHANNELS + mine.own].x};
     float dt_u[1] = {dt[0] * to_float(tile.u[own_element(first + q, mine)])};
 #pragma unroll
     for (int i = 0; i < GROUP; ++i) {
-      float dt_i = share.of_token(dt, i), dt_u_i = share.of_token(dt_u, i), b[STATES];
-      load_floats(tile.b + (first + q + i) * PADDED_STATES + state_lane() * STATES, b);
+      int j = q + i;
+      if (j == LAST) continue;
+      float dt_j = share.of_token(dt, i), dt_u_j = share.of_token(dt_u, i), b[STATES];
+      load_floats(tile.b + (first + j) * PADDED_STATES + state_lane() * STATES, b);
 #pragma unroll
       for (int s = 0; s < STATES; ++s) {
-        decay[q + i][s] = exp2_flush(dt_i * mine.rate[s]);
-        h[s] = fused_multiply_add(decay[q + i][s], h[s], dt_u_i * b[s]);
+        decay[j][s] = exp2_flush(dt_j * mine.rate[s]);
+        h[j + 1][s] = fused_multiply_add(decay[j][s], h[j][s], dt_u_j * b[s]);
       }
-      if (q + i < STEP_TOKENS - 1) store_own(place_inside(tile, q + i), h);
     }
   }
+  sync_warp();  // the states before the step have been read: their place is free for sums
 
-  ChannelSums last;  // those of the last token wait for room
 #pragma unroll
   for (int q = STEP_TOKENS - GROUP; q >= 0; q -= GROUP) {
     int element = own_element(first + q, mine);
     Float2 own = tile.dt[own_token(first + q) * CHANNELS + mine.own];
     OwnGradient gradient = own_gradient(tile, element);
     float u = to_float(tile.u[element]), dt[1] = {own.x}, cut_dt_u[1] = {CUT * (own.x * u)}, dy[1] = {gradient.dy};
+#if HAS_SEGMENTS
+    sync_warp();  // B and C are not loaded earlier: registers are few
+#endif
     // Sums over the states of this lane: g * B, g * A * a * h[t-1] and C * h.
     float g_b[GROUP], g_a_h[GROUP], c_h[GROUP];
 #pragma unroll
     for (int i = GROUP - 1; i >= 0; --i) {
-      constexpr int LAST = STEP_TOKENS - 1;
       int j = q + i;
-      float dt_i = share.of_token(dt, i), cut_dt_u_i = share.of_token(cut_dt_u, i), dy_i = share.of_token(dy, i);
-      float b[STATES], c[STATES], g[STATES], h_before[STATES];
+      float dt_j = share.of_token(dt, i), cut_dt_u_j = share.of_token(cut_dt_u, i), dy_j = share.of_token(dy, i);
+      float b[STATES], c[STATES], g[STATES];
       load_floats(tile.b + (first + j) * PADDED_STATES + state_lane() * STATES, b);
       load_floats(tile.c + (first + j) * PADDED_STATES + state_lane() * STATES, c);
-      if (j < LAST) load_own(place_inside(tile, j), h);
-      load_own(j > 0 ? place_inside(tile, j - 1) : place_before(tile, first / STEP_TOKENS), h_before);
       g_b[i] = g_a_h[i] = c_h[i] = 0.0f;
 #pragma unroll
       for (int s = 0; s < STATES; ++s) {
-        g[s] = fused_multiply_add(dy_i, c[s], state.carry[s]);
+        if (j == LAST) decay[j][s] = exp2_flush(dt_j * mine.rate[s]);
+        g[s] = fused_multiply_add(dy_j, c[s], state.carry[s]);
         state.carry[s] = g[s] * decay[j][s];
-        float g_a_before = state.carry[s] * h_before[s];
-        state.dA[s] = fused_multiply_add(g_a_before, dt_i, state.dA[s]);
+        float g_a_before = state.carry[s] * h[j][s];
+        state.dA[s] = fused_multiply_add(g_a_before, dt_j, state.dA[s]);
         g_b[i] = fused_multiply_add(g[s], b[s], g_b[i]);
         g_a_h[i] = fused_multiply_add(g_a_before, mine.rate[s], g_a_h[i]);
 #if HAS_Z
-        c_h[i] = fused_multiply_add(c[s], h[s], c_h[i]);
+        c_h[i] = fused_multiply_add(c[s], state.h[s], c_h[i]);
 #endif
       }
       ChannelSums sums;
-      sums.add(g, cut_dt_u_i, h, CUT * dy_i);
-      if (j == LAST && LAST > 0) {
-        last = sums;
-      } else {
-        sync_warp();  // the states after token j are done with
-        sums.store(place_of_sums(tile, first, j));
-        if (LAST > 0 && j == LAST - 1) last.store(place_of_sums(tile, first, LAST));
-      }
+      sums.add(g, cut_dt_u_j, state.h, CUT * dy_j);
+      sums.store(place + j * SCRATCH);
+#pragma unroll
+      for (int s = 0; s < STATES; ++s) state.h[s] = h[j][s];
     }
+    if constexpr (LANES > GROUP) sync_warp();  // those that have the same token have read its inputs
     ChannelSum<GROUP>(g_b, state_lane());
     ChannelSum<GROUP>(g_a_h, state_lane());
 #if HAS_Z
@@ -127,11 +128,6 @@ __device__ __forceinline__ void run_back(const Tile& tile, int first, int left, 
       if (own_token(first + q) < left) state.ddelta_bias += ddelta;
     }
   }
-  if constexpr (ChannelSums::ROWS > 1) {
-    sync_warp();
-    sum_rows<STEP_TOKENS>([&](int j) { return place_of_sums(tile, first, j); }, warp_sums(tile, first));
-  }
-  sync_warp();  // the slots are free for states again
 }
 
 // Sums over time, (item blocks, 2, D_STATE + 2, dim): dA, dD and ddelta_bias of a block's sequences, then what rounding has taken
@@ -170,33 +166,41 @@ __device__ __forceinline__ void clear_time_sums(const SsmArguments& args, const 
   }
 }
 
-// dB and dC of SUM_TOKENS tokens: the warps' sums, as partial sums of the block. A block that takes several ranges of
-// channels adds them up.
+// dB and dC of a tile: the partial sums of all warps, as partial sums of the block. A block that takes several ranges of channels
+// adds them up. A thread takes SUM_PACK neighbours, fewer than could be where threads would be left without.
+constexpr int TILE_SUMS = TILE_TOKENS * 2 * PADDED_STATES;
+constexpr int SUM_PACK = STATE_PACK == 4 && TILE_SUMS / 4 < BLOCK ? 2 : STATE_PACK;
 __device__ __forceinline__ void write_b_and_c(const SsmArguments& args, const SequenceItem& item, int base,
-                                              const ChannelRange& range, const Tile& tile, bool add) {
-  constexpr unsigned PACKS_OF_TOKEN = 2 * D_STATE / STATE_PACK;  // dB, then dC
+                                              const ChannelRange& range, const Tile& tile) {
   int64 token = item.row * args.seqlen + item.start + base;
   int64 sums_of_token = args.groups * args.blocks_per_group * 2 * D_STATE;
+#if GROUPS == MANY
   unsigned block = blockIdx.x % unsigned(args.blocks_per_group);
+#else
+  unsigned block = blockIdx.x;
+#endif
   float* partial = args.partial_bc + token * sums_of_token + (range.group * args.blocks_per_group + block) * 2 * D_STATE;
 #pragma unroll 1
-  for (unsigned k = threadIdx.x; k < SUM_TOKENS * PACKS_OF_TOKEN; k += BLOCK) {
-    int j = int(k / PACKS_OF_TOKEN), column = int(k % PACKS_OF_TOKEN * STATE_PACK);
+  for (int k = int(threadIdx.x) * SUM_PACK; k < TILE_SUMS; k += BLOCK * SUM_PACK) {
+    int j = k / (2 * PADDED_STATES), column = k % (2 * PADDED_STATES), kind = column / PADDED_STATES, n = column % PADDED_STATES;
     if (base + j >= item.length) break;
-    int n = column % D_STATE, kind = column / D_STATE;
-    const float* sums = tile.channel_sums + (j * 2 + kind) * PADDED_STATES + n;
-    float sum[STATE_PACK] = {}, more[STATE_PACK];
+    if (n >= D_STATE) continue;
+    float sum[SUM_PACK] = {}, more[SUM_PACK];
 #pragma unroll
     for (int w = 0; w < WARPS; ++w) {
-      load_floats(sums + w * SUM_TOKENS * 2 * PADDED_STATES, more);
+      const float* rows = place_of_step(tile, w, j / STEP_TOKENS) + j % STEP_TOKENS * SCRATCH;
 #pragma unroll
-      for (int i = 0; i < STATE_PACK; ++i) sum[i] += more[i];
+      for (int g = 0; g < ChannelSums::ROWS; ++g) {
+        load_floats(rows + ChannelSums::place(g, column), more);
+#pragma unroll
+        for (int i = 0; i < SUM_PACK; ++i) sum[i] += more[i];
+      }
     }
-    float* place = partial + j * sums_of_token + column;
-    if (add) {
+    float* place = partial + j * sums_of_token + kind * D_STATE + n;
+    if (range.begin != block_channels(args).begin) {
       load_floats(place, more);
 #pragma unroll
-      for (int i = 0; i < STATE_PACK; ++i) sum[i] += more[i];
+      for (int i = 0; i < SUM_PACK; ++i) sum[i] += more[i];
     }
     store_global_floats(place, sum);
   }
@@ -204,7 +208,7 @@ __device__ __forceinline__ void write_b_and_c(const SsmArguments& args, const Se
 
 // What the tile at `base` has come to.
 __device__ __forceinline__ void write_tile(const SsmArguments& args, const SequenceItem& item, int base,
-                                           const ChannelRange& range, const Tile& tile, bool add) {
+                                           const ChannelRange& range, const Tile& tile) {
   for_each_pack(item, base, range, [&](int place, int64 token, int64 channel) {
     write_pack(args.du, item, token, channel, tile.u + place);
     write_pack(args.ddelta, item, token, channel, tile.delta + place);
@@ -212,7 +216,7 @@ __device__ __forceinline__ void write_tile(const SsmArguments& args, const Seque
     write_pack(args.dz, item, token, channel, tile.z + place);
 #endif
   });
-  if constexpr (!SUMS_BY_STEP) write_b_and_c(args, item, base, range, tile, add);
+  write_b_and_c(args, item, base, range, tile);
 }
 
 // The states before token `base`, from the checkpoint, or how the sequence begins.
@@ -228,27 +232,37 @@ __device__ __forceinline__ void load_states_before(const SsmArguments& args, con
 #endif
 }
 
-// A staged tile: the states before each of its steps, from those that are known, then back. Or, if it is not its turn
-// yet, the states after it, in place of those before its first step.
+// A staged tile: the states before each of its steps, from those that are known, and of a sequence's last tile those after it.
+// Or, if it is not its turn yet, only the states after it, in place of those before its first step.
 constexpr int KNOWN = TILE_TOKENS > CHECKPOINT_TOKENS ? TILE_TOKENS / CHECKPOINT_TOKENS : 1;  // checkpoints of a tile
-__device__ __forceinline__ void run_to_steps(const Tile& tile, bool back, const Channel& mine, float (&known)[KNOWN][STATES]) {
+__device__ __forceinline__ void run_to_steps(const Tile& tile, bool back, bool last, const Channel& mine,
+                                             float (&known)[KNOWN][STATES], Backward& state) {
+  int warp = int(threadIdx.x) / 32;
 #pragma unroll
   for (int k = 0; k < KNOWN; ++k) {
     constexpr int STEPS_EACH = STEPS / KNOWN;
+    if (last && k > 0) {  // the sequence may end before the checkpoint
+#pragma unroll
+      for (int s = 0; s < STATES; ++s) known[k][s] = known[k - 1][s];
+    }
 #pragma unroll 1
     for (int step = k * STEPS_EACH; step < (k + 1) * STEPS_EACH; ++step) {
-      if (back) store_own(place_before(tile, step), known[k]);
-      if (back && step == (k + 1) * STEPS_EACH - 1) break;
+      if (back) store_own(place_of_step(tile, warp, step), known[k]);
+      if (back && !last && step == (k + 1) * STEPS_EACH - 1) break;
       run_step(tile, step * STEP_TOKENS, mine, known[k]);
     }
   }
-  if (!back) store_own(place_before(tile, 0), known[0]);
+  if (!back) store_own(place_of_step(tile, warp, 0), known[0]);
+  if (last) {
+#pragma unroll
+    for (int s = 0; s < STATES; ++s) state.h[s] = known[KNOWN - 1][s];
+  }
 }
 
 // One sequence or segment, tile by tile from its end. Before a tile that no checkpoint precedes come those between the
 // two, forward.
 __device__ __forceinline__ void run_sequence(const SsmArguments& args, const Segment& segment, const ChannelRange& range,
-                                             const Channel& mine, Backward& state, int& not_folded, bool add) {
+                                             const Channel& mine, Backward& state, int& not_folded) {
   const SequenceItem& item = segment.item;
 #pragma unroll
   for (int s = 0; s < STATES; ++s) state.carry[s] = 0.0f;
@@ -264,7 +278,7 @@ __device__ __forceinline__ void run_sequence(const SsmArguments& args, const Seg
   int tiles = (item.length + TILE_TOKENS - 1) / TILE_TOKENS;
   int base = (tiles - 1) * TILE_TOKENS;  // of the tile to go back through
   int at = base / SPAN * SPAN;           // of the tile that is next
-  int done = -1;                         // of the tile before, if it was gone back through
+  bool done = false;                     // whether the tile behind was just gone back through
   if (tiles > 0) fetch_tile(args, item, at, range, shared_tile(0));
   for (int turn = 0; base >= 0; ++turn) {
     bool back = SPAN == TILE_TOKENS || at == base;
@@ -279,31 +293,25 @@ __device__ __forceinline__ void run_sequence(const SsmArguments& args, const Seg
     }
     stage_b_and_c(item, at, tile.fetched_states, tile.b, tile.c);
     sync_block();  // this tile is there, the one before is done with
-    if (done >= 0) write_tile(args, item, done, range, other, add);
+    if (done) write_tile(args, item, base + TILE_TOKENS, range, other);
     if (next_base >= 0) fetch_tile(args, item, next_at, range, other);
     prepare_tile(args, tile, item.length - at, mine);
-    if (at % SPAN != 0) load_own(place_before(tile, 0), known[0]);
-    run_to_steps(tile, back, mine, known);
+    if (STEP_PLACES == 1 && done) sync_block();  // its sums have been read: there is room for states
+    if (at % SPAN != 0) load_own(place_of_step(other, int(threadIdx.x) / 32, 0), known[0]);
+    run_to_steps(tile, back, back && base + TILE_TOKENS >= item.length, mine, known, state);
     if (back) {
 #pragma unroll 1
-      for (int step = STEPS - 1; step >= 0; --step) {
-        run_back(tile, step * STEP_TOKENS, item.length - base, mine, state);
-        if constexpr (SUMS_BY_STEP) {
-          sync_block();
-          write_b_and_c(args, item, base + step * STEP_TOKENS, range, tile, add);
-          sync_block();  // the sums have been read
-        }
-      }
+      for (int step = STEPS - 1; step >= 0; --step) run_back(tile, step * STEP_TOKENS, item.length - base, mine, state);
       not_folded += TILE_TOKENS;
       if (not_folded >= FOLD_TOKENS) {
         fold_time_sums(args, mine, state);
         not_folded = 0;
       }
     }
-    done = back ? base : -1;
+    done = back;
     if (next_base < 0) {
       sync_block();  // the last tile is done with
-      write_tile(args, item, done, range, tile, add);
+      write_tile(args, item, base, range, tile);
     }
     base = next_base;
     at = next_at;
@@ -314,27 +322,25 @@ __device__ __forceinline__ void run_sequence(const SsmArguments& args, const Seg
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS) ssm_pack_bwd(const SsmArguments args) {
-  bool add = false;
   for (ChannelRange range = block_channels(args); range.begin < range.end; range = next_channels(args, range)) {
     clear_time_sums(args, range);
     sync_block();  // cleared, and the channels before are done with
     Channel mine = own_channel(args, range);
     Backward state = {};
     int not_folded = 0;  // tokens
-    for (int64 index = blockIdx.y; index < *args.item_count; index += gridDim.y) {
+    for (unsigned index = blockIdx.y; index < unsigned(*args.item_count); index += gridDim.y) {
       SequenceItem item = args.items[index];
-      if (item.slot < 0) {
-        write_zeros(args.du, item, range);
-        write_zeros(args.ddelta, item, range);
-#if HAS_Z
-        write_zeros(args.dz, item, range);
-#endif
+      if (item.slot >= 0) {
+        run_sequence(args, segment_of(args, item), range, mine, state, not_folded);
         continue;
       }
-      run_sequence(args, segment_of(args, item), range, mine, state, not_folded, add);
+      write_zeros(args.du, item, range);
+      write_zeros(args.ddelta, item, range);
+#if HAS_Z
+      write_zeros(args.dz, item, range);
+#endif
     }
     fold_time_sums(args, mine, state);
-    add = true;
   }
 }
 

@@ -6,7 +6,7 @@
 //   dB[n] = sum over channels of g[n] * dt_u        dC[n] = sum over channels of h[n] * dy
 //
 // add() takes in the thread's share, with dt_u and dy times CUT; store() leaves ROWS partial sums of each, (ROWS, 2,
-// PADDED_STATES), for sum_rows() to add up.
+// PADDED_STATES), for write_b_and_c() to add up.
 #if CHANNEL_SUMS == TENSOR
 constexpr float CUT = 1.0f + 0.7f / 2048.0f;
 #else
@@ -100,23 +100,3 @@ struct ChannelSums {
 };
 #endif
 constexpr int SCRATCH = ChannelSums::ROWS * 2 * PADDED_STATES;  // floats of one token
-
-// Adds up the rows of a token for each of TOKENS tokens, which stand at place_of(token), to (TOKENS, 2, PADDED_STATES).
-template <int TOKENS, typename PlaceOf>
-__device__ __forceinline__ void sum_rows(PlaceOf place_of, float* to) {
-  constexpr int WIDTH = PADDED_STATES % 4 == 0 ? 4 : 1, SUMS = TOKENS * 2 * PADDED_STATES;
-#pragma unroll
-  for (int done = 0; done < SUMS; done += 32 * WIDTH) {
-    int k = done + fresh_lane() * WIDTH;
-    if (SUMS % (32 * WIDTH) != 0 && k >= SUMS) break;
-    const float* rows = place_of(k / (2 * PADDED_STATES));
-    float sum[WIDTH] = {}, row_sum[WIDTH];
-#pragma unroll
-    for (int g = 0; g < ChannelSums::ROWS; ++g) {
-      load_floats(rows + ChannelSums::place(g, k % (2 * PADDED_STATES)), row_sum);
-#pragma unroll
-      for (int i = 0; i < WIDTH; ++i) sum[i] = g == 0 ? row_sum[i] : sum[i] + row_sum[i];
-    }
-    store_floats(to + k, sum);
-  }
-}

@@ -8,19 +8,20 @@ constexpr int WARPS = BLOCK / 32;
 constexpr int STEPS = TILE_TOKENS / STEP_TOKENS;
 constexpr int GROUP = LANES < STEP_TOKENS ? LANES : STEP_TOKENS;  // tokens that the lanes of a channel share, one each
 constexpr int SPAN = CHECKPOINT_TOKENS > TILE_TOKENS ? CHECKPOINT_TOKENS : TILE_TOKENS;  // each begins with known states
-constexpr int SLOTS = STEP_TOKENS > 1 ? STEP_TOKENS - 1 : 1;      // the states after all tokens of a step but the last
 constexpr int SUM_BLOCK = 128;                                    // threads of the summing kernels
-// dB and dC of a tile leave when the next one is there; where they take much room, those of a step as soon as it is done.
-constexpr bool SUMS_BY_STEP = D_STATE > 64;
-constexpr int SUM_TOKENS = SUMS_BY_STEP ? STEP_TOKENS : TILE_TOKENS;
-constexpr int SUM_PLACES = SUMS_BY_STEP ? 1 : 2;
+// Floats that a warp keeps of a step: the states before it, then in their place what its tokens add to dB and dC.
+constexpr int STEP_ROOM = STATES * 32 > STEP_TOKENS * SCRATCH ? STATES * 32 : STEP_TOKENS * SCRATCH;
+// With two places no warp waits until all have read the sums of the tile before. That pays where lanes share channels, since
+// there is little work then; but not where the room would leave fewer blocks.
+constexpr int STEP_PLACES = LANES > 1 && D_STATE <= 64 ? 2 : 1;
 #if HAS_Z
 constexpr int INPUTS = 4;  // activations: u, delta, dout, z
 #else
 constexpr int INPUTS = 3;
 #endif
 
-// Arrays with two places hold the present tile, and the next or the one before; the others the present one.
+// Arrays with two places hold the present tile, and the next or the one before; the others the present one, `steps` until its
+// sums have left.
 struct Tile {
   Element* u;           // two places: the inputs, and du, ddelta, dz in place of u, delta, z
   Element* delta;       // two places
@@ -30,9 +31,7 @@ struct Tile {
   float* c;             // two places: the same
   StatePack* fetched_states;  // B and C of the next tile as they are in memory
   Float2* dt;           // (TILE_TOKENS, CHANNELS): dt and its derivative by delta
-  float* h;             // (WARPS, SLOTS, STATES, 32): states inside the step; then scratch memory of the channel sums
-  float* before;        // (WARPS, STEPS, STATES, 32): the states before each step
-  float* channel_sums;  // SUM_PLACES: (WARPS, SUM_TOKENS, 2, PADDED_STATES): dB and dC over one warp's channels
+  float* steps;         // STEP_PLACES: (WARPS, STEPS, STEP_ROOM)
 };
 __device__ __forceinline__ Tile shared_tile(int turn) {
   float* next = reinterpret_cast<float*>(shared_memory());
@@ -49,19 +48,20 @@ __device__ __forceinline__ Tile shared_tile(int turn) {
   tile.c = states + STATE_ROOM;
   tile.fetched_states = reinterpret_cast<StatePack*>(take_elements(next, FETCHED_STATES));
   tile.dt = reinterpret_cast<Float2*>(take_floats(next, TILE_TOKENS * CHANNELS * 2));
-  tile.h = take_floats(next, SLOTS * STATES * BLOCK);
-  tile.before = take_floats(next, STEPS * STATES * BLOCK);
-  tile.channel_sums = next + place % SUM_PLACES * WARPS * SUM_TOKENS * 2 * PADDED_STATES;
+  tile.steps = next + place % STEP_PLACES * WARPS * STEPS * STEP_ROOM;
   return tile;
 }
 
-// STATES values of the thread in slot `index` of an array (WARPS, `slots`, STATES, 32): neighbours in threads are
-// neighbours in memory.
-constexpr int OWN_WIDTH = STATES % 4 == 0 ? 4 : STATES % 2 == 0 ? 2 : 1;
-__device__ __forceinline__ float* own_place(float* array, int slots, int index) {
-  return array + (int(threadIdx.x) / 32 * slots + index) * STATES * 32 + int(threadIdx.x) % 32 * OWN_WIDTH;
+// What a warp keeps of a step, STEP_ROOM floats.
+__device__ __forceinline__ float* place_of_step(const Tile& tile, int warp, int step) {
+  return tile.steps + (warp * STEPS + step) * STEP_ROOM;
 }
-__device__ __forceinline__ void load_own(const float* place, float (&x)[STATES]) {
+
+// STATES values of each thread of a warp, (STATES, 32): neighbours in threads are neighbours in memory.
+constexpr int OWN_WIDTH = STATES % 4 == 0 ? 4 : STATES % 2 == 0 ? 2 : 1;
+__device__ __forceinline__ float* own_place(float* array) { return array + fresh_lane() * OWN_WIDTH; }
+__device__ __forceinline__ void load_own(float* array, float (&x)[STATES]) {
+  const float* place = own_place(array);
 #pragma unroll
   for (int s = 0; s < STATES; s += OWN_WIDTH) {
     float part[OWN_WIDTH];
@@ -70,7 +70,8 @@ __device__ __forceinline__ void load_own(const float* place, float (&x)[STATES])
     for (int i = 0; i < OWN_WIDTH; ++i) x[s + i] = part[i];
   }
 }
-__device__ __forceinline__ void store_own(float* place, const float (&x)[STATES]) {
+__device__ __forceinline__ void store_own(float* array, const float (&x)[STATES]) {
+  float* place = own_place(array);
 #pragma unroll
   for (int s = 0; s < STATES; s += OWN_WIDTH) {
     float part[OWN_WIDTH];
@@ -78,18 +79,6 @@ __device__ __forceinline__ void store_own(float* place, const float (&x)[STATES]
     for (int i = 0; i < OWN_WIDTH; ++i) part[i] = x[s + i];
     store_floats(place + s * 32, part);
   }
-}
-__device__ __forceinline__ float* place_before(const Tile& tile, int step) { return own_place(tile.before, STEPS, step); }
-__device__ __forceinline__ float* place_inside(const Tile& tile, int index) { return own_place(tile.h, SLOTS, index); }
-// The warp's sums over channels, from the one of token `first` on.
-__device__ __forceinline__ float* warp_sums(const Tile& tile, int first) {
-  return tile.channel_sums + (int(threadIdx.x) / 32 * SUM_TOKENS + first % SUM_TOKENS) * 2 * PADDED_STATES;
-}
-// Where the warp leaves the rows of sums of token `j` of the step at `first`: in slots whose states nobody needs any more. A slot
-// takes two; those of the last token come into the last slot, beside those of the token whose states were there.
-__device__ __forceinline__ float* place_of_sums(const Tile& tile, int first, int j) {
-  if constexpr (ChannelSums::ROWS == 1) return warp_sums(tile, first + j);
-  return tile.h + int(threadIdx.x) / 32 * SLOTS * STATES * 32 + (j < SLOTS ? 2 * j : 2 * SLOTS - 1) * SCRATCH;
 }
 
 __device__ __forceinline__ int64 state_place(const SsmArguments& args, const SequenceItem& item, const Channel& mine) {

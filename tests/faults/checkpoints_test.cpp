@@ -79,9 +79,11 @@ TEST_P(KnownFaults, checkpoints_are_read_and_not_computed_again) {
   inputs["checkpoints"] = fp32_tensor({6, 1, 1}, {100, 1000, 2000, 3000, 4000, 0});  // before tokens 8, 16...
   const std::vector<double> dC = run_case(device(), c, inputs).at("dC").to_double();
   EXPECT_EQ(dC[0], 1);
-  EXPECT_EQ(dC[7], 8);
+  EXPECT_EQ(dC[6], 7);
+  EXPECT_EQ(dC[7], 100);  // the state after token 7 is the one before token 8
   EXPECT_EQ(dC[8], 101);
-  EXPECT_EQ(dC[15], 108);
+  EXPECT_EQ(dC[14], 107);
+  EXPECT_EQ(dC[15], 1000);
   EXPECT_EQ(dC[16], 1001);
   EXPECT_EQ(dC[39], 3008);
 }
