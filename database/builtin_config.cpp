@@ -101,7 +101,7 @@ std::uint32_t most_shared_bytes(const std::string& arch) {
   return (row == std::end(kRows) ? kLeastSinceSm80 : row->kib) * 1024;
 }
 
-/// Takes fewer channels in turn, until a block's shared memory is at most `most` bytes.
+/// Halves the tiles until a block's shared memory is at most `most` bytes.
 void fit_shared(const Spec& spec, Config& config, std::uint32_t most) {
   Problem any;  // shared memory depends on Spec and Config only
   any.sizes = {.batch = 1, .seqlen = 1, .dim = 1, .groups = 1, .d_state = spec.values["d_state"]};
@@ -109,16 +109,10 @@ void fit_shared(const Spec& spec, Config& config, std::uint32_t most) {
     const Plan planned = plan(spec, config, any);
     return std::ranges::max_element(planned.launches, {}, &KernelLaunch::shared_bytes)->shared_bytes;
   };
-  const auto scale = [&](std::string_view field, int numerator, int denominator) {
-    config.values.set(field, config.values[field] * numerator / denominator);
-  };
   while (largest() > most) {
-    if (!is_backward(spec.op)) {
-      scale("tile_tokens", 1, 2);
-    } else {
-      scale("tile_tokens", 1, 2);
-      config.values.set("step_tokens", std::min(config.values["step_tokens"], config.values["tile_tokens"]));
-    }
+    const int tile = config.values["tile_tokens"] / 2;
+    config.values.set("tile_tokens", tile);
+    if (is_backward(spec.op)) config.values.set("step_tokens", std::min(config.values["step_tokens"], tile));
   }
 }
 

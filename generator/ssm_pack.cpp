@@ -198,7 +198,7 @@ void check_ssm_pair(const Spec& spec, const Config& config) {
   check_vector(spec, config);
   for (std::string_view field : {"block", "lanes", "tile_tokens"}) require_power_of_two(config, field);
   const Shape shape = shape_of(spec, config);
-  // The backward holds the decays of a step's tokens.
+  // The backward holds the decays of a step's tokens, and the states before them.
   const bool backward = is_backward(spec.op);
   const int held = static_cast<int>(shape.states) * (backward ? config.values["step_tokens"] : 1);
   const int most_held = backward ? 64 : 16;
@@ -206,7 +206,9 @@ void check_ssm_pair(const Spec& spec, const Config& config) {
     throw std::invalid_argument(fmt::format(
         "d_state = {} over {} lanes keeps {} values a thread in registers{}; at most {} fit, so raise lanes{}",
         spec.values["d_state"], config.values["lanes"], held,
-        backward ? fmt::format(" (decays of {} states and {} tokens)", shape.states, config.values["step_tokens"]) : "",
+        backward ? fmt::format(" (decays of {} states and {} tokens, and as many states)", shape.states,
+                               config.values["step_tokens"])
+                 : "",
         most_held, backward ? " or lower step_tokens" : ""));
   }
   check_min_blocks(config);
@@ -308,7 +310,7 @@ bool ssm_worth_trying(const Spec& spec, const Config& config) {
   const int threads = config.values["block"] * config.values["min_blocks"];
   if (threads < 256 || threads > (backward ? 512 : 1024)) return false;
   if (!backward) return true;
-  // Decays held in registers: with few of them a step does little, with many the registers are short.
+  // Decays and states held in registers: with few of them a step does little, with many the registers are short.
   const int step = config.values["step_tokens"], tile = config.values["tile_tokens"];
   constexpr int kFewHeld = 16, kManyHeld = 32;
   const auto states = static_cast<int>(shape.states);

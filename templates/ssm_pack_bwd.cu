@@ -17,11 +17,12 @@
 // inputs lie in shared memory as they are, while those of the next one are on their way. It runs the states through the
 // tile once to know them before each step of STEP_TOKENS tokens, and then, from the last step to the first, recomputes a
 // step's states and decays into registers and goes back through them. The states after a step's last token are those before
-// the step that it went back through last. Results take the place of the inputs.
+// the step that it went back through last, and those after the whole sequence come from running its last tile to the end.
+// Results take the place of the inputs.
 //
 // LANES threads share a channel, STATES states each in registers, and each prepares and finishes one token of a group. dB
-// and dC are summed over the channels of a warp token by token (device/channel_sums.cuh); warps, then blocks
-// (ssm_pack_bwd_sum_bc) are summed by a fixed tree. Sums over time (dA, dD, ddelta_bias) are kept in registers for some
+// and dC are summed over the channels of a warp, or parts of it, token by token (device/channel_sums.cuh); those sums once a
+// tile, then blocks (ssm_pack_bwd_sum_bc), by a fixed tree. Sums over time (dA, dD, ddelta_bias) are kept in registers for some
 // hundred tokens, then folded into compensated sums of the block, which ssm_pack_bwd_sum_channels adds up. A long
 // sequence can be cut in segments (segments on), see device/ssm_segments.cuh.
 #include "device/parameters.cuh"
@@ -77,7 +78,7 @@ __device__ __forceinline__ void run_back(const Tile& tile, int first, int left, 
     OwnGradient gradient = own_gradient(tile, element);
     float u = to_float(tile.u[element]), dt[1] = {own.x}, cut_dt_u[1] = {CUT * (own.x * u)}, dy[1] = {gradient.dy};
 #if HAS_SEGMENTS
-    sync_warp();  // B and C are not loaded earlier: registers are few
+    sync_warp();  // for the compiler: loading B and C earlier takes registers, which are few beside what segments need
 #endif
     // Sums over the states of this lane: g * B, g * A * a * h[t-1] and C * h.
     float g_b[GROUP], g_a_h[GROUP], c_h[GROUP];
@@ -166,8 +167,8 @@ __device__ __forceinline__ void clear_time_sums(const SsmArguments& args, const 
   }
 }
 
-// dB and dC of a tile: the partial sums of all warps, as partial sums of the block. A block that takes several ranges of channels
-// adds them up. A thread takes SUM_PACK neighbours, fewer than could be where threads would be left without.
+// dB and dC of a tile: the rows of all warps, summed to partial sums of the block. A block that takes several ranges of channels
+// adds them up. A thread takes SUM_PACK neighbours, fewer than could be where threads would be left without work.
 constexpr int TILE_SUMS = TILE_TOKENS * 2 * PADDED_STATES;
 constexpr int SUM_PACK = STATE_PACK == 4 && TILE_SUMS / 4 < BLOCK ? 2 : STATE_PACK;
 __device__ __forceinline__ void write_b_and_c(const SsmArguments& args, const SequenceItem& item, int base,

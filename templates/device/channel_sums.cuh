@@ -1,7 +1,7 @@
 #pragma once
 #include "lane_sum.cuh"
 #include "ssm_tile.cuh"
-// dB and dC of one token, summed over the channels of a warp:
+// dB and dC of one token, summed over the channels of a warp; by tensor cores over four of them at a time:
 //
 //   dB[n] = sum over channels of g[n] * dt_u        dC[n] = sum over channels of h[n] * dy
 //
@@ -99,4 +99,4 @@ struct ChannelSums {
   }
 };
 #endif
-constexpr int SCRATCH = ChannelSums::ROWS * 2 * PADDED_STATES;  // floats of one token
+constexpr int SCRATCH = ChannelSums::ROWS * 2 * PADDED_STATES;  // floats that store() leaves of one token

@@ -12,7 +12,7 @@ constexpr int SUM_BLOCK = 128;                                    // threads of 
 // Floats that a warp keeps of a step: the states before it, then in their place what its tokens add to dB and dC.
 constexpr int STEP_ROOM = STATES * 32 > STEP_TOKENS * SCRATCH ? STATES * 32 : STEP_TOKENS * SCRATCH;
 // With two places no warp waits until all have read the sums of the tile before. That pays where lanes share channels, since
-// there is little work then; but not where the room would leave fewer blocks.
+// there is little work then; with many states the room is worth more, for it leaves more blocks.
 constexpr int STEP_PLACES = LANES > 1 && D_STATE <= 64 ? 2 : 1;
 #if HAS_Z
 constexpr int INPUTS = 4;  // activations: u, delta, dout, z
@@ -20,8 +20,8 @@ constexpr int INPUTS = 4;  // activations: u, delta, dout, z
 constexpr int INPUTS = 3;
 #endif
 
-// Arrays with two places hold the present tile, and the next or the one before; the others the present one, `steps` until its
-// sums have left.
+// Arrays with two places hold the present tile, and the next or the one before; the others the present one, but for
+// fetched_states, which is of the next.
 struct Tile {
   Element* u;           // two places: the inputs, and du, ddelta, dz in place of u, delta, z
   Element* delta;       // two places
@@ -57,7 +57,7 @@ __device__ __forceinline__ float* place_of_step(const Tile& tile, int warp, int 
   return tile.steps + (warp * STEPS + step) * STEP_ROOM;
 }
 
-// STATES values of each thread of a warp, (STATES, 32): neighbours in threads are neighbours in memory.
+// STATES values of each thread of a warp, (STATES / OWN_WIDTH, 32, OWN_WIDTH): neighbours in threads are neighbours in memory.
 constexpr int OWN_WIDTH = STATES % 4 == 0 ? 4 : STATES % 2 == 0 ? 2 : 1;
 __device__ __forceinline__ float* own_place(float* array) { return array + fresh_lane() * OWN_WIDTH; }
 __device__ __forceinline__ void load_own(float* array, float (&x)[STATES]) {

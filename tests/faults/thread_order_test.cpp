@@ -47,7 +47,7 @@ TEST_P(ThreadOrder, ChangesNoBit) {
       // Lanes that share tokens, and more lanes than a step has tokens.
       c.config = {{"lanes", "4"}, {"vector", "2"}, {"step_tokens", "2"}, {"tile_tokens", "16"}};
       check(c);
-      // Many states: sums of dB and dC leave a step at a time.
+      // Many states: lanes share channels, and there is one place for the states and sums of a tile.
       Case many = c;
       many.d_state = 72;
       many.dim = 6;
