@@ -146,12 +146,11 @@ SharedBytes shared_bytes(const Spec& spec, const Config& config) {
   const std::int64_t step = config.values["step_tokens"];
   std::int64_t floats = inputs(3 + gated) + rounded(tile * shape.channels * 2);  // with dt and its derivative
   const std::uint32_t gradient_segments = bytes(floats);
-  // Of each step a warp's states before it, then in their place its partial sums of dB and dC for each token: of groups
-  // of four channels by tensor cores, of all by shuffles.
-  const std::int64_t groups =
-      config.values.text("channel_sums") == "registers" ? 1 : kWarp / config.values["lanes"] / 4;
+  // Of each step a warp's states before it, then in their place its partial sums of dB and dC for each token: a row for
+  // each four channels by tensor cores, one for all by shuffles.
+  const std::int64_t rows = config.values.text("channel_sums") == "registers" ? 1 : kWarp / config.values["lanes"] / 4;
   const std::int64_t places = config.values["lanes"] > 1 && d_state <= 64 ? 2 : 1;
-  floats += places * (block / kWarp) * (tile / step) * std::max(shape.states * kWarp, step * groups * 2 * shape.padded);
+  floats += places * (block / kWarp) * (tile / step) * std::max(shape.states * kWarp, step * rows * 2 * shape.padded);
   return {forward, gradient_segments, bytes(floats)};
 }
 
