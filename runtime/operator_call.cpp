@@ -326,8 +326,9 @@ Sizes bind_sizes(const Spec& spec, const TensorViews& tensors, std::int64_t batc
     check_dense(spec, rule, it->second);
     check_aligned(spec, rule, it->second);
   }
-  if (is_scan(spec.op) && sizes.groups == 0) sizes.groups = 1;  // B and C are both constant
-  if (is_scan(spec.op) && !divisible(sizes.dim, sizes.groups)) {
+  if (!is_scan(spec.op)) return sizes;
+  if (sizes.groups == 0) sizes.groups = 1;  // B and C are both constant
+  if (!divisible(sizes.dim, sizes.groups)) {
     throw std::invalid_argument(fmt::format("{}: dim {} is not a multiple of the {} groups of B and C",
                                             name_of(spec.op), sizes.dim, sizes.groups));
   }

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """Runs clang-tidy over the project's sources but its tests, or over the files named:
 
-    scripts/tidy.py BUILD_DIR [FILE...]
-    scripts/tidy.py BUILD_DIR --checks=CHECKS [FILE...]     other checks than those of .clang-tidy, as clang-tidy has them
+    scripts/tidy.py BUILD_DIR [OPTION...] [FILE...]     options go to clang-tidy: --checks=..., --extra-arg=...
 
 A file that was clean before is not checked again while nothing that decides the outcome has changed: the file, the
 project's headers that it includes (from the build's dependency log), its compile command, .clang-tidy, clang-tidy's
@@ -20,8 +19,8 @@ import sys
 
 root = pathlib.Path(__file__).resolve().parent.parent
 build = pathlib.Path(sys.argv[1]).resolve()
-checks = [argument for argument in sys.argv[2:] if argument.startswith("--checks=")]
-chosen = {pathlib.Path(name).resolve() for name in sys.argv[2:] if name not in checks}
+options = [argument for argument in sys.argv[2:] if argument.startswith("--")]
+chosen = {pathlib.Path(name).resolve() for name in sys.argv[2:] if name not in options}
 stamps = build / "tidy-stamps"
 stamps.mkdir(parents=True, exist_ok=True)
 
@@ -51,12 +50,12 @@ def key_of(entry, headers, fixed):
 
 
 def check(entry):
-    result = subprocess.run(["clang-tidy", "--quiet", *checks, "-p", build, entry["file"]], capture_output=True, text=True)
+    result = subprocess.run(["clang-tidy", "--quiet", *options, "-p", build, entry["file"]], capture_output=True, text=True)
     return entry, result.returncode, result.stdout, result.stderr
 
 
 version = subprocess.run(["clang-tidy", "--version"], capture_output=True, check=True).stdout
-fixed = version + (root / ".clang-tidy").read_bytes() + "".join(checks).encode()
+fixed = version + (root / ".clang-tidy").read_bytes() + "".join(options).encode()
 headers = project_headers()
 todo, unchanged = [], 0
 for entry in json.loads((build / "compile_commands.json").read_text()):

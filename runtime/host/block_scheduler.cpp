@@ -268,7 +268,7 @@ void BlockScheduler::release_barrier() {
 void BlockScheduler::finish_exchange(unsigned warp) {
   const unsigned first = warp * kWarp;
   const unsigned end = std::min(first + kWarp, static_cast<unsigned>(threads_.size()));
-  unsigned given[kWarp];
+  unsigned given[kWarp] = {};
   for (unsigned i = first; i < end; ++i) given[i - first] = threads_[i].value;
   warps_[warp].waiting = 0;
   // The first lane that has left the kernel or never was.
