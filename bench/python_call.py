@@ -2,11 +2,12 @@
 """What a call of packjit.torch costs the host above the C++ runtime: python_call.py [--json] [--calls N]
 
 Needs a GPU, since host execution computes within the call; exit status 3 without one. Shapes are small, so that the GPU
-keeps up and only the host is timed. Medians in microseconds a call:
+keeps up and only the host is timed. Hosts are shared, so what is compared is timed in turn, 50 calls of each a round,
+and the numbers are medians of the rounds' medians, in microseconds a call:
 
   call      the Python function, outputs and scratch memory allocated by PyTorch
   runtime   the C function alone with everything prepared, reached through ctypes, less what an empty ctypes call takes
-  above     call - runtime
+  above     call - runtime of the same round, with the 10th and the 90th percentile of rounds
   floor     (with gradients) a torch.autograd.Function with as many tensors that allocates as many and computes nothing
 """
 
@@ -17,20 +18,25 @@ import statistics
 import sys
 import time
 
-CALLS_BETWEEN_WAITS = 50  # far below the driver's queue
+CALLS_IN_ROUND = 50  # far below the driver's queue
 
 
-def median_us(torch, function, calls):
-    for _ in range(200):
-        function()
-    times = []
-    while len(times) < calls:
-        torch.cuda.synchronize()
-        for _ in range(CALLS_BETWEEN_WAITS):
-            begin = time.perf_counter_ns()
+def rounds_us(torch, functions, calls):
+    """For each function, the median time of a call in each round; in every round all of them are timed."""
+    for function in functions:
+        for _ in range(200):
             function()
-            times.append(time.perf_counter_ns() - begin)
-    return statistics.median(times) / 1000
+    medians = [[] for _ in functions]
+    for _ in range(max(calls // CALLS_IN_ROUND, 3)):
+        for function, of_function in zip(functions, medians):
+            torch.cuda.synchronize()
+            times = []
+            for _ in range(CALLS_IN_ROUND):
+                begin = time.perf_counter_ns()
+                function()
+                times.append(time.perf_counter_ns() - begin)
+            of_function.append(statistics.median(times) / 1000)
+    return medians
 
 
 def bare(torch, operator, direction, seq_map, tensors, groups=1):
@@ -106,7 +112,6 @@ def main() -> int:
     dout = torch.ones_like(u)
 
     nothing = library().packjit_task_ready
-    empty_call = median_us(torch, lambda: nothing(None), options.calls)
     rows = []
     seq_map = live_map(shared.handle)
     of_scan = dict(zip(("u", "delta", "A", "B", "C", "D", "z", "delta_bias"), scan))
@@ -122,32 +127,36 @@ def main() -> int:
         forward = bare(torch, operator, _c.FORWARD, seq_map, {**named, "out": torch.empty_like(u)})
         backward = bare(torch, operator, _c.BACKWARD, seq_map, {**named, "dout": dout, **gradients})
 
-        def without_gradients():
-            with torch.no_grad():
-                function()
-
         def both(call):
             return lambda: torch.autograd.grad(call(), inputs, dout)
-        runtime = median_us(torch, forward, options.calls) - empty_call
-        runtime_both = runtime + median_us(torch, backward, options.calls) - empty_call
         floor = floor_of(torch, inputs)
-        for what, timed, own, least in (("forward, no gradients", without_gradients, runtime, None),
-                                        ("forward", function, runtime, floor),
-                                        ("forward and backward", both(function), runtime_both, both(floor))):
-            call = median_us(torch, timed, options.calls)
-            rows.append({"operator": name, "what": what, "call_us": round(call, 2), "runtime_us": round(own, 2),
-                         "above_us": round(call - own, 2),
-                         "floor_us": None if least is None else round(median_us(torch, least, options.calls), 2)})
+        for what, timed, own, least in (("forward, no gradients", function, (forward,), None),
+                                        ("forward", function, (forward,), floor),
+                                        ("forward and backward", both(function), (forward, backward), both(floor))):
+            compared = [timed, lambda: nothing(None), *own, *([] if least is None else [least])]
+            with torch.set_grad_enabled(least is not None):
+                call, empty, *others = rounds_us(torch, compared, options.calls)
+            runtime = [sum(times) - len(own) * nothing_us
+                       for nothing_us, *times in zip(empty, *others[:len(own)])]
+            above = [a - b for a, b in zip(call, runtime)]
+            low, *_, high = statistics.quantiles(above, n=10)
+            rows.append({"operator": name, "what": what, "call_us": round(statistics.median(call), 2),
+                         "runtime_us": round(statistics.median(runtime), 2),
+                         "above_us": round(statistics.median(above), 2),
+                         "above_p10_us": round(low, 2), "above_p90_us": round(high, 2),
+                         "empty_ctypes_call_us": round(statistics.median(empty), 2),
+                         "floor_us": None if least is None else round(statistics.median(others[-1]), 2)})
     result = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "python": sys.version.split()[0],
-              "empty_ctypes_call_us": round(empty_call, 2), "calls": rows}
+              "calls": rows}
     if options.json:
         print(json.dumps(result, indent=1))
         return 0
     print(f"{result['gpu']}, PyTorch {result['torch']}, Python {result['python']}; microseconds a call, medians")
-    print(f"{'operator':12} {'what':22} {'call':>8} {'runtime':>8} {'above':>8} {'floor':>8}")
+    print(f"{'operator':12} {'what':22} {'call':>8} {'runtime':>8} {'above':>8} {'p10':>8} {'p90':>8} {'floor':>8}")
     for row in rows:
         least = "" if row["floor_us"] is None else f"{row['floor_us']:8.2f}"
-        numbers = " ".join(f"{row[name]:8.2f}" for name in ("call_us", "runtime_us", "above_us"))
+        numbers = " ".join(f"{row[name]:8.2f}"
+                           for name in ("call_us", "runtime_us", "above_us", "above_p10_us", "above_p90_us"))
         print(f"{row['operator']:12} {row['what']:22} {numbers} {least}")
     return 0
 

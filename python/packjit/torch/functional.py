@@ -33,13 +33,15 @@ def conv1d_pack(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, *, seq
     where the latter are as initial_states. Both have gradients. Raises PackjitError (BadArgument is a ValueError too).
     """
     _check_map(seq_map)
-    _refuse_forward_mode(x, weight, bias, initial_states)
+    eager = not torch.compiler.is_compiling()
+    if eager and forward_ad._current_level >= 0:
+        _refuse_tangents(x, weight, bias, initial_states)
     if activation not in (None, "silu", "swish"):
         raise BadArgument(f"conv1d_pack: activation is {activation!r}, expected None, 'silu' or 'swish'")
     silu = activation is not None
     if initial_states is not None and initial_states.dtype != x.dtype:
         initial_states = initial_states.to(x.dtype)
-    if not torch.compiler.is_compiling() and ops.is_plain(x, weight, bias, initial_states):
+    if eager and ops.is_plain(x, weight, bias, initial_states):
         if _autocast_may_be_on() and torch.is_autocast_enabled(x.device.type):
             x = ops.to_autocast_dtype(x, x.device.type)
             initial_states = ops.to_autocast_dtype(initial_states, x.device.type)
@@ -76,7 +78,9 @@ def ssm_pack(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Optio
     ValueError too).
     """
     _check_map(seq_map)
-    _refuse_forward_mode(u, delta, A, B, C, D, z, delta_bias, initial_states)
+    eager = not torch.compiler.is_compiling()
+    if eager and forward_ad._current_level >= 0:
+        _refuse_tangents(u, delta, A, B, C, D, z, delta_bias, initial_states)
     is_complex = A.is_complex()
     if is_complex or B.dim() == 2 or C.dim() == 2:
         A, B, C, initial_states = _with_constants(A, B, C, initial_states)
@@ -84,8 +88,7 @@ def ssm_pack(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Optio
         tensor if tensor is None or tensor.dtype is torch.float32 or tensor.dtype is torch.complex64
         else tensor.to(torch.float32) for tensor in (A, D, delta_bias, initial_states)]
     # Complex tensors may be conjugates that PyTorch computes later; the dispatcher sees to that.
-    if (not is_complex and not torch.compiler.is_compiling()
-            and ops.is_plain(u, delta, A, B, C, D, z, delta_bias, initial_states)):
+    if eager and not is_complex and ops.is_plain(u, delta, A, B, C, D, z, delta_bias, initial_states):
         if _autocast_may_be_on() and torch.is_autocast_enabled(u.device.type):
             u, delta, B, C, z = [ops.to_autocast_dtype(tensor, u.device.type) for tensor in (u, delta, B, C, z)]
         handle = seq_map.handle
@@ -216,11 +219,10 @@ def _with_constants(A: Tensor, B: Tensor, C: Tensor, initial_states: Optional[Te
             None if initial_states is None else initial_states.to(dtype))
 
 
-def _refuse_forward_mode(*tensors: Optional[Tensor]) -> None:
-    """Without this the dispatcher would drop tangents without a word."""
-    if not torch.compiler.is_compiling() and forward_ad._current_level >= 0:
-        if any([tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors]):
-            raise PackjitError("packjit has no forward-mode gradients (jvp): take reverse mode")
+def _refuse_tangents(*tensors: Optional[Tensor]) -> None:
+    """Within a level of forward mode: without this the dispatcher would drop tangents without a word."""
+    if any([tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors]):
+        raise PackjitError("packjit has no forward-mode gradients (jvp): take reverse mode")
 
 
 def _check_map(seq_map: SequenceMap) -> None:
