@@ -347,7 +347,8 @@ SsmWorkspace ssm_workspace(const Spec& spec, const Config& config, const Problem
   space.items = segmented ? problem.segments : problem.items;
   if (segmented) {
     const std::int64_t boundaries = tokens / SEGMENT_TOKENS + 1;
-    space.segment_dt = space.take(boundaries * sizes.dim * kFloat);
+    const std::int64_t inside = backward && !stored ? tokens / config.values["checkpoint_tokens"] + 1 : 0;
+    space.segment_dt = space.take((boundaries + inside) * sizes.dim * kFloat);
     if (!backward || !stored) space.segment_states = space.take(boundaries * states_bytes);
     if (backward) space.segment_gradients = space.take(boundaries * states_bytes);
   }
@@ -400,15 +401,18 @@ Plan ssm_plan(const Spec& spec, const Config& config, const Problem& problem) {
   const auto sum = [&](const std::string& suffix, std::int64_t sums) {
     result.launches.push_back({name + suffix, static_cast<std::uint32_t>(ceil_div(sums, kSumBlock)), 1, kSumBlock, 0});
   };
-  if (segmented && (!backward || !stored)) {
-    per_item("_segments", shared.forward);
-    walk("_boundaries");
-  }
   if (!backward) {
+    if (segmented) {
+      per_item("_segments", shared.forward);
+      walk("_boundaries");
+    }
     per_item("", shared.forward);
     return result;
   }
-  if (!stored) per_item("_checkpoints", shared.forward);
+  if (!stored) {
+    per_item("_checkpoints", shared.forward);
+    if (segmented) walk("_boundaries");
+  }
   if (segmented) {
     per_item("_gradient_segments", shared.gradient_segments);
     walk("_gradient_boundaries");

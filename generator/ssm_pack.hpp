@@ -30,7 +30,7 @@ inline constexpr std::int64_t kSsmPartialBytes = 12;
 
 /// Where the kernels of one call keep what they hand to each other: byte offsets into the workspace.
 struct SsmWorkspace {
-  std::int64_t segment_dt = 0;         ///< fp32 (boundaries between segments, dim)
+  std::int64_t segment_dt = 0;         ///< fp32 (boundaries between segments, dim), for own checkpoints those, dim too
   std::int64_t segment_states = 0;     ///< fp32 (boundaries, dim, d_state)
   std::int64_t segment_gradients = 0;  ///< fp32 (boundaries, dim, d_state)
   std::int64_t checkpoints = 0;        ///< fp32 (checkpoints, dim, d_state), where the forward has not stored them

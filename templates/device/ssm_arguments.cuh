@@ -14,7 +14,7 @@ struct SsmArguments {
   float* checkpoints;                     // (n_checkpoints, dim, d_state): states inside sequences, see place_inside
   float* segment_states;                  // (n_boundaries, dim, d_state): states at the boundaries between segments
   float* segment_gradients;               // the same for a * g
-  float* segment_dt;                      // (n_boundaries, dim): the sum of dt over the segment before
+  float* segment_dt;                      // (n_boundaries, dim): sums of dt over the segment before; see checkpoint_dt
   float* partial_bc;                      // dB and dC, summed over one block's channels
   float* partial_channels;                // dA, dD and ddelta_bias, summed over one block's tokens
   const int* run_index;                   // (batch, seqlen): index inside the run, -1 for padding

@@ -7,7 +7,8 @@
 //   a * g before it     = exp(S * A) * (a * g after it) + its a * g if nothing had come after
 //
 // So three passes take the place of one: every segment from zero, a walk over the boundaries between segments, and every segment
-// again with what it is really given. Sequences of one segment take part in the last only.
+// again with what it is really given. Sequences of one segment take part in the last only. The checkpoints that the backward
+// computes for itself are completed instead of run again.
 struct Segment {
   SequenceItem item;
   int offset;    // tokens of the sequence before it

@@ -61,8 +61,8 @@ __device__ __forceinline__ void store_state(float* to, State a) {
 }
 
 #if HAS_COMPLEX_A
-// sin(x) and cos(x) with errors below 1e-7 of 1, for |x| up to 6e6: x = n * pi/2 + r with |r| <= pi/4, and the polynomials nearest
-// to sin(r) and cos(r). Rounding n to a whole number leaves its last bits in those of the sum.
+// sin(x) and cos(x) with errors below 1.1e-7 of 1 for |x| up to 2e6, and 1e-6 up to 6e6: x = n * pi/2 + r with |r| near pi/4 at most,
+// and the polynomials nearest to sin(r) and cos(r). Rounding n to a whole number leaves its last bits in those of the sum.
 __device__ __forceinline__ State cos_and_sin(float x) {
   constexpr float TWO_BY_PI = 0.6366197723675814f;
   constexpr float HALF_PI = 1.5707963705062866f, HALF_PI_LOW = -4.371138828673793e-8f;  // together pi/2
