@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "checking/random.hpp"
+#include "cli/date.hpp"
+#include "cli/spec_options.hpp"
 #include "cli/terminal.hpp"
 #include "generator/shared_fields.hpp"
 #include "runtime/cuda_device.hpp"
@@ -131,7 +133,7 @@ nlohmann::json bench_storage(Instruments& with, Operator op, MapStorage storage,
           {"median_ms", times.median_ms}};
 }
 
-void bench_map(const MapOptions& options) {
+void bench_map(const MapOptions& options, const std::string& command) {
   if (options.rows < 1 || options.tokens < 1 || options.dim < 1 || options.repeats < 1 || options.shortest < 1 ||
       options.longest < options.shortest) {
     throw std::invalid_argument(fmt::format(
@@ -143,8 +145,9 @@ void bench_map(const MapOptions& options) {
   const std::vector<std::int64_t> offsets = random_offsets(options);
   const auto sequences = static_cast<std::int64_t>(offsets.size()) - 1;
   const MapLimits limits{options.rows, options.tokens, sequences, options.tokens};
-  nlohmann::json report = {{"gpu", device->info().name}, {"rows", options.rows},       {"tokens", options.tokens},
-                           {"sequences", sequences},     {"repeats", options.repeats}, {"dim", options.dim}};
+  nlohmann::json report = {
+      {"date", today()},          {"command", command},     {"gpu", device->info().name}, {"rows", options.rows},
+      {"tokens", options.tokens}, {"sequences", sequences}, {"repeats", options.repeats}, {"dim", options.dim}};
   std::string table = fmt::format("{}: {} sequences in {} rows of {} tokens\n\n{:<17} {:<7} {:>10} {:>10} {:>10}\n",
                                   device->info().name, sequences, options.rows, options.tokens, "form", "index",
                                   "bytes", "build ms", "graph ms");
@@ -196,7 +199,7 @@ void add_bench_map(CLI::App& bench) {
   map->add_option("--repeats", options->repeats, "measurements, of which the median counts")->capture_default_str();
   map->add_option("--seed", options->seed, "of the lengths")->capture_default_str();
   map->add_flag("--json", options->json, "print JSON");
-  map->callback([options] { bench_map(*options); });
+  map->callback([options, map] { bench_map(*options, "packjit bench map" + given_options(*map, {})); });
 }
 
 }  // namespace packjit

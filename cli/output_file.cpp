@@ -105,8 +105,9 @@ void OutputFile::commit() {
 
 void OutputFile::fail(const char* attempt, int error) {
   discard();
-  throw std::invalid_argument(fmt::format("cannot {} output file '{}': {}; it was left as it was", attempt,
-                                          shown_.string(), std::generic_category().message(error)));
+  throw std::invalid_argument(fmt::format("cannot {} output file '{}': {}{}", attempt, shown_.string(),
+                                          std::generic_category().message(error),
+                                          std::filesystem::exists(shown_) ? "; it was left as it was" : ""));
 }
 
 void OutputFile::discard() noexcept {

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -134,6 +135,11 @@ void run_run(const RunArguments& arguments) {
   const Spec options = spec_of(arguments);
   const bool channel_major = arguments.layout == "channel-major";
   const Layout layout = channel_major ? Layout::channel_major : Layout::token_major;
+  std::error_code none;  // what does not exist yet is another file
+  if (std::filesystem::equivalent(arguments.in, arguments.out, none)) {
+    throw std::invalid_argument(fmt::format(
+        "--in and --out are the same file, '{}', which the results would replace; name another one", arguments.in));
+  }
   std::optional<std::string> source;
   if (!arguments.source.empty()) source = read_source_file(arguments.source);
 

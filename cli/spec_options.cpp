@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <stdexcept>
 
 #include "database/builtin_config.hpp"
@@ -133,8 +134,12 @@ Config SpecOptions::config(const Spec& spec, const std::string& arch) const {
 }
 
 Config SpecOptions::config(const Spec& spec, Config config) const {
+  std::set<std::string_view> seen;
   for (const std::string& text : settings_) {
     const Setting setting = split_setting(text);
+    if (!seen.insert(setting.key).second) {
+      throw std::invalid_argument(fmt::format("--set {}: {} is set twice; once is enough", text, setting.key));
+    }
     try {
       config.values.set_text(setting.key, setting.value);
     } catch (const std::invalid_argument& error) {

@@ -8,7 +8,7 @@ from typing import Optional
 
 from packjit import _c
 from packjit._library import check, library
-from packjit.errors import Uncopyable
+from packjit.errors import BadArgument, Uncopyable
 
 
 class Device(Uncopyable):
@@ -23,7 +23,7 @@ class Device(Uncopyable):
         "host" (the CPU: for checks, needs a C++ compiler and is slow). Raises BadArgument, MissingEnvironment."""
         kinds = {"auto": _c.AUTO, "gpu": _c.GPU, "current": _c.CURRENT, "host": _c.HOST}
         if kind not in kinds:
-            raise ValueError(f"Device: kind is {kind!r}, expected one of {', '.join(kinds)}")
+            raise BadArgument(f"Device: kind is {kind!r}, expected one of {', '.join(kinds)}")
         c = library()
         handle = ctypes.c_void_p()
         options = _c.packjit_device_options(kind=kinds[kind], ordinal=ordinal)

@@ -104,6 +104,9 @@ TEST(Generate, RefusesWhatIsOutOfRangeOrUnknown) {
   expect_error("generate ssm_pack_fwd --set blocks=128", 2, "blocks");
   expect_error("generate ssm_pack_fwd --set block", 2, "key=value");
   expect_error("generate ssm_pack_fwd --set block=33", 2, "power of two");
+  expect_error("generate ssm_pack_fwd --set block=64 --set block=128", 2, "block is set twice");
+  const std::string itself = PACKJIT_BENCH_DATA "/mixed_lengths.txt";  // any file
+  expect_error("run ssm_pack_fwd --in " + itself + " --out " + itself, 2, "--in and --out are the same file");
   expect_error("generate ssm_pack_fwd --arch hopper", 2, "sm_90");
   expect_error("generate ssm_pack_fwd --target tpu", 2, "cuda or host");
   expect_error("generate ssm_pack_fwd -o /no/such/folder/kernel.cu", 2, "/no/such/folder/kernel.cu");

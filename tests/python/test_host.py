@@ -136,6 +136,21 @@ def test_scan_with_complex_a_and_constant_b(host):
         packjit.SsmPack(host, complex_A=True, checkpoints=True)
 
 
+WRAPPED = {
+    "conv_width is 4294967298, beyond 32 bits": lambda host: packjit.Conv1dPack(host, conv_width=2**32 + 2),
+    "d_state is 1099511627776, beyond 32 bits": lambda host: packjit.SsmPack(host, d_state=2**40),
+    "ordinal is 4294967296, beyond 32 bits": lambda host: packjit.Device("host", 2**32),
+    "batch is 18446744073709551617, beyond 64 bits": lambda host: packjit.SequenceMap.rows(host, 2**64 + 1, 8),
+    "kind is 'foo', expected one of auto, gpu": lambda host: packjit.Device("foo"),
+}
+
+
+@pytest.mark.parametrize("message", WRAPPED)
+def test_numbers_that_c_cannot_hold_are_refused(host, message):
+    with pytest.raises(packjit.BadArgument, match=message):
+        WRAPPED[message](host)
+
+
 def test_strided_arrays_are_taken_as_they_are(host):
     seq_map = packjit.SequenceMap.from_position_indices(host, POSITIONS)
     wide = np.zeros((1, 16, 3), dtype=np.float32)

@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
+from packjit.errors import BadArgument, PackjitError  # noqa: E402
 from packjit.torch import linear_cross_entropy, next_token_targets  # noqa: E402
 from packjit.torch.fusion import add_rms_norm  # noqa: E402
 from packjit.torch.loss import _losses_and_gradient  # noqa: E402
@@ -24,6 +25,12 @@ def drawn(dtype=torch.float32):
 
 def relative(found, expected):
     return ((found.double() - expected.double()).norm() / expected.double().norm()).item()
+
+
+@pytest.mark.parametrize("chunk", [0, -1])
+def test_chunks_of_no_tokens_are_refused(chunk):
+    with pytest.raises(BadArgument, match=f"chunk_tokens is {chunk}, expected 1 or more"):
+        linear_cross_entropy(*drawn(), chunk)
 
 
 @pytest.mark.parametrize("chunk", [50, 16, 7])
@@ -111,12 +118,14 @@ def test_a_negative_target_is_nothing_to_predict():
     assert (hidden.grad[::3] == 0).all() and (hidden.grad[1::3] != 0).any()
 
 
-def test_second_derivatives_are_refused():
+@pytest.mark.parametrize("factor", [1.0, torch.tensor(2.0, requires_grad=True)])
+def test_second_derivatives_are_refused(factor):
+    """A gradient penalty, where nothing but the loss itself depends on the inputs, among them."""
     hidden, weight, targets, weights = drawn()
-    loss = linear_cross_entropy(hidden, weight, targets, weights) * torch.tensor(2.0, requires_grad=True)
+    loss = linear_cross_entropy(hidden, weight, targets, weights) * factor
     gradient, = torch.autograd.grad(loss, hidden, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.sum().backward()
+    with pytest.raises(PackjitError, match="double backward is not supported"):
+        (loss + (gradient ** 2).sum()).backward()
 
 
 def test_no_tokens_are_a_loss_of_zero_with_gradients():

@@ -592,6 +592,37 @@ def test_a_map_built_anew_is_refused_behind_saved_tensor_hooks_and_recomputation
         plain.backward()
 
 
+def test_a_new_map_is_refused_in_a_recomputed_chain():
+    """Without limits `update` makes another map; of two operators in a row the second one's input was of the old one."""
+    seq_map = seq_map_on("cpu")
+    x, weight = conv_inputs("cpu")["x"], conv_inputs("cpu")["weight"]
+
+    def twice(x):
+        return pt.conv1d_pack(pt.conv1d_pack(x, weight, seq_map=seq_map), weight, seq_map=seq_map)
+    out = torch.utils.checkpoint.checkpoint(twice, x, use_reentrant=False).sum()
+    seq_map.update(POSITIONS.roll(1, 0))
+    with pytest.raises(packjit.PackjitError, match="updated between"):
+        out.backward()
+
+
+def test_complex_weights_of_the_convolution_are_refused():
+    given = {name: tensor.detach() for name, tensor in conv_inputs("cpu").items()}
+    for name in ("weight", "bias"):
+        with pytest.raises(packjit.BadArgument, match=f"{name} is torch.complex64"):
+            pt.conv1d_pack(**{**given, name: given[name].to(torch.complex64)}, seq_map=seq_map_on("cpu"))
+
+
+@pytest.mark.parametrize("operator", ["conv1d_pack", "ssm_pack"])
+def test_gradients_of_a_batch_of_outputs(device, operator):
+    given = conv_inputs(device) if operator == "conv1d_pack" else ssm_inputs(device)
+    out = getattr(pt, operator)(**given, seq_map=seq_map_on(device))
+    main = given.get("x", given.get("u"))
+    douts = torch.stack([torch.ones_like(out), torch.arange(out.numel(), device=device).view_as(out).to(out.dtype)])
+    batched, = torch.autograd.grad(out, main, douts, is_grads_batched=True, retain_graph=True)
+    for dout, found in zip(douts, batched):
+        assert torch.equal(found, torch.autograd.grad(out, main, dout, retain_graph=True)[0])
+
+
 def test_maps_are_not_copied():
     seq_map = seq_map_on("cpu")
     for copied in (copy.copy, copy.deepcopy, pickle.dumps):

@@ -66,8 +66,8 @@ class _MambaInner(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, dy):
         (xz, conv_weight, conv_bias, x_proj_weight, dt_proj_weight, A, D, delta_bias, x, projected, delta, stored,
-         _) = ctx.saved_tensors
-        refuse_changed(ctx.handle, ctx.version)
+         handle) = ctx.saved_tensors
+        refuse_changed(ctx.handle, ctx.version, handle)
         dy = dy.resolve_neg()
         sizes = _sizes(dt_proj_weight, A)
         x_in, z = xz.chunk(2, dim=-1)

@@ -21,7 +21,7 @@ from torch import Tensor
 import packjit
 from packjit import _c
 from packjit._library import library
-from packjit.errors import PackjitError
+from packjit.errors import BadArgument, PackjitError
 from packjit.torch import calls
 from packjit.torch.sequence_map import live_map, refuse_changed
 
@@ -36,8 +36,14 @@ def _dense_like(tensor: Optional[Tensor], dtype: Optional[torch.dtype] = None) -
 def _weights_for(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tuple[Tensor, Optional[Tensor]]:
     """weight and bias in one dtype: fp32 where one of them is, which takes any activations, else x's."""
     dtype = torch.float32 if torch.float32 in (weight.dtype, None if bias is None else bias.dtype) else x.dtype
-    return (weight if weight.dtype is dtype else weight.to(dtype),
-            bias if bias is None or bias.dtype is dtype else bias.to(dtype))
+    return (weight if weight.dtype is dtype else _real(weight, "weight").to(dtype),
+            bias if bias is None or bias.dtype is dtype else _real(bias, "bias").to(dtype))
+
+
+def _real(tensor: Tensor, name: str) -> Tensor:
+    if tensor.is_complex():
+        raise BadArgument(f"conv1d_pack: {name} is {tensor.dtype}, expected real numbers")
+    return tensor
 
 
 def conv_forward(seq_map: packjit.SequenceMap, x: Tensor, weight: Tensor, bias: Optional[Tensor],
@@ -109,6 +115,10 @@ def ssm_backward(seq_map: packjit.SequenceMap, u: Tensor, delta: Tensor, A: Tens
 
 # --- eager autograd ---------------------------------------------------------------------------------------------------
 
+# Of autograd.grad(is_grads_batched=True), in PyTorch that has it: a tensor whose type says nothing.
+_is_batched = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda tensor: False)
+
+
 def is_plain(*tensors: Optional[Tensor]) -> bool:
     """Whether nothing wants to see the operators of a call on these tensors."""
     if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None:
@@ -148,10 +158,10 @@ class EagerConv1dPack(torch.autograd.Function):
     def backward(ctx, dout, dfinal_states=None):
         *inputs, handle = ctx.saved_tensors
         seq_map, silu, own_handle, version = ctx.call
-        refuse_changed(own_handle, version)
+        refuse_changed(own_handle, version, handle)
         if dout is None:
             dout = torch.zeros_like(inputs[0])
-        if torch.is_grad_enabled() or not is_plain(dout, dfinal_states):
+        if torch.is_grad_enabled() or not is_plain(dout, dfinal_states) or _is_batched(dout):
             gradients = _op_conv_backward(*inputs, dout, dfinal_states, handle, silu)
         else:
             gradients = conv_backward(seq_map, *inputs, dout, dfinal_states, silu)
@@ -177,10 +187,10 @@ class EagerSsmPack(torch.autograd.Function):
     def backward(ctx, dout, dfinal_states=None):
         *inputs, stored, handle = ctx.saved_tensors
         seq_map, softplus, own_handle, version = ctx.call
-        refuse_changed(own_handle, version)
+        refuse_changed(own_handle, version, handle)
         if dout is None:
             dout = torch.zeros_like(inputs[0])
-        if torch.is_grad_enabled() or not is_plain(dout, dfinal_states):
+        if torch.is_grad_enabled() or not is_plain(dout, dfinal_states) or _is_batched(dout):
             gradients = _op_ssm_backward(*inputs, dout, dfinal_states, stored, handle, softplus)
         else:
             gradients = ssm_backward(seq_map, *inputs, dout, dfinal_states, stored, softplus)

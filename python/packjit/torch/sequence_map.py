@@ -60,10 +60,11 @@ def live_map(handle: Tensor) -> packjit.SequenceMap:
     return seq_map
 
 
-def refuse_changed(handle: Tensor, version: int) -> None:
-    """Raises where the map was built anew since the handle had `version`. autograd sees that by itself in saved
-    tensors, but not in those that hooks keep (save_on_cpu) or make again (torch.utils.checkpoint)."""
-    if handle._version != version:
+def refuse_changed(handle: Tensor, version: int, saved: Tensor) -> None:
+    """Raises where the map was built anew since the handle had `version`, or `saved`, the handle among saved tensors,
+    is another map's. autograd sees that by itself in saved tensors, but not in those that hooks keep (save_on_cpu) or
+    make again (torch.utils.checkpoint)."""
+    if handle._version != version or (saved is not handle and int(saved) != int(handle)):
         raise PackjitError("the SequenceMap was updated between this forward and its backward, which needs the old "
                            "boundaries; update it after the backward, or make a map for each batch")
 
