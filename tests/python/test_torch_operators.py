@@ -593,7 +593,7 @@ def test_a_map_built_anew_is_refused_behind_saved_tensor_hooks_and_recomputation
 
 
 def test_a_new_map_is_refused_in_a_recomputed_chain():
-    """Without limits `update` makes another map; of two operators in a row the second one's input was of the old one."""
+    """Without limits `update` makes another map; of two operators in a row the second one's input was the old one's."""
     seq_map = seq_map_on("cpu")
     x, weight = conv_inputs("cpu")["x"], conv_inputs("cpu")["weight"]
 
