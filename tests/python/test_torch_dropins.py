@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 import packjit  # noqa: E402
 import packjit.torch as pt  # noqa: E402
 from references import assert_close, conv1d, sequences_of, ssm  # noqa: E402
-from test_torch_operators import in_double, leaves, random  # noqa: E402
+from operator_inputs import in_double, leaves, random  # noqa: E402
 
 BATCH, DIM, SEQLEN, D_STATE = 2, 6, 10, 3
 ROWS = torch.arange(SEQLEN).repeat(BATCH, 1)

@@ -1,79 +1,16 @@
 """packjit.torch's operators against the fp64 recurrence, autograd through it, and their own other ways of being
 called."""
 
-import copy
-import ctypes
-import pickle
-
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import packjit  # noqa: E402
 import packjit.torch as pt  # noqa: E402
-from packjit.torch import calls, exchange, ops  # noqa: E402
-from packjit.torch.sequence_map import live_map  # noqa: E402
+from operator_inputs import (  # noqa: E402
+    BATCH, DIM, D_STATE, GROUPS, POSITIONS, SEQLEN, SEQUENCES, SSM_NAMES, check_against, conv_inputs, in_double,
+    random, run_both, seq_map_on, ssm_inputs)
 from references import BOUNDS, assert_close, conv1d, ssm  # noqa: E402
-
-# Two rows; the second begins inside a sequence and ends in padding.
-POSITIONS = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 0, 1, 2, 3, 4], [7, 8, 0, 0, 1, 2, 3, 4, 5, 6, -1, -1]])
-BATCH, SEQLEN, DIM, WIDTH, D_STATE, GROUPS = 2, 12, 8, 4, 4, 2
-SEQUENCES = 6
-SSM_NAMES = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")
-
-
-def random(*shape, seed=0, dtype=torch.float32, device="cpu", scale=1.0):
-    generator = torch.Generator().manual_seed(seed + 1000 * len(shape))
-    return (scale * torch.randn(*shape, generator=generator)).to(dtype).to(device)
-
-
-def leaves(tensors):
-    return {name: tensor.detach().requires_grad_() for name, tensor in tensors.items()}
-
-
-def in_double(tensors):
-    return {name: tensor.detach().cpu().to(torch.complex128 if tensor.is_complex() else torch.float64).requires_grad_()
-            for name, tensor in tensors.items()}
-
-
-def conv_inputs(device, dtype=torch.float32, states=False):
-    given = {"x": random(BATCH, SEQLEN, DIM, seed=1, dtype=dtype, device=device),
-             "weight": random(DIM, WIDTH, seed=2, dtype=dtype, device=device),
-             "bias": random(DIM, seed=3, dtype=dtype, device=device)}
-    if states:
-        given["initial_states"] = random(SEQUENCES, DIM, WIDTH - 1, seed=4, dtype=dtype, device=device)
-    return leaves(given)
-
-
-def ssm_inputs(device, dtype=torch.float32, states=False):
-    given = {"u": random(BATCH, SEQLEN, DIM, seed=1, dtype=dtype, device=device),
-             "delta": random(BATCH, SEQLEN, DIM, seed=2, dtype=dtype, device=device, scale=0.5),
-             "A": -random(DIM, D_STATE, seed=3, device=device).abs() - 0.1,
-             "B": random(BATCH, SEQLEN, GROUPS, D_STATE, seed=4, dtype=dtype, device=device),
-             "C": random(BATCH, SEQLEN, GROUPS, D_STATE, seed=5, dtype=dtype, device=device),
-             "D": random(DIM, seed=6, device=device),
-             "z": random(BATCH, SEQLEN, DIM, seed=7, dtype=dtype, device=device),
-             "delta_bias": random(DIM, seed=8, device=device, scale=0.5)}
-    if states:
-        given["initial_states"] = random(SEQUENCES, DIM, D_STATE, seed=9, device=device)
-    return leaves(given)
-
-
-def seq_map_on(device, **limits):
-    return pt.SequenceMap.from_position_indices(POSITIONS.to(device), **limits)
-
-
-def check_against(reference, found, expected, given, given_double, dtype):
-    """Outputs and, for the same random weights of their sums, gradients."""
-    found = found if isinstance(found, tuple) else (found,)
-    weights = [random(*out.shape, seed=50 + place) for place, out in enumerate(found)]
-    sum((out.double().cpu() * weight.double()).sum() for out, weight in zip(found, weights)).backward()
-    sum((out * weight.double().to(dtype).double()).sum() for out, weight in zip(expected, weights)).backward()
-    for place, out in enumerate(found):
-        assert_close(out, expected[place], f"{reference} output {place}", dtype)
-    for name, tensor in given.items():
-        assert tensor.grad.dtype == tensor.dtype
-        assert_close(tensor.grad, given_double[name].grad, f"{reference} gradient of {name}", dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -129,95 +66,6 @@ def test_checkpoints_with_many_states(device):
         results.append([out, given["u"].grad, given["delta"].grad])
     for stored, computed in zip(*results):
         assert_close(stored, computed, "with stored states")
-
-
-def run_both(device, seq_map):
-    """Outputs and gradients of both operators on the same inputs."""
-    conv, scan = conv_inputs(device), ssm_inputs(device)
-    outs = [pt.conv1d_pack(**conv, seq_map=seq_map), pt.ssm_pack(**scan, seq_map=seq_map)]
-    sum(out.sum() for out in outs).backward()
-    return [*outs, *[tensor.grad for tensor in (*conv.values(), *scan.values())]]
-
-
-def test_all_forms_of_boundaries_give_the_same_bits(device):
-    positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5]]).to(device)
-    seq_idx = torch.tensor([[3, 3, 3, 3, 3, 9, 9, 4, 4, 4, 4, 4], [0] * 6 + [1] * 6], dtype=torch.int32).to(device)
-    cu_seqlens = torch.tensor([0, 5, 7, 12, 18, 24], dtype=torch.int32).to(device)
-    limits = {"max_sequences": 5, "max_seqlen": 6}
-    results = []
-    for options in (limits, {}):
-        maps = [pt.SequenceMap.from_position_indices(positions, **options),
-                pt.SequenceMap.from_seq_idx(seq_idx, **options),
-                pt.SequenceMap.from_cu_seqlens(cu_seqlens, 2, 12, **options)]
-        assert [seq_map.n_sequences for seq_map in maps] == [5, 5, 5]
-        expected, *others = [run_both(device, seq_map) for seq_map in maps]
-        for found in others:
-            assert all(torch.equal(*pair) for pair in zip(found, expected))
-        results.append(expected)
-    for pair in zip(*results):  # limits may choose other kernels and orders of sums over all tokens
-        assert_close(*pair, "with limits and without")
-
-
-def test_rows_are_one_sequence_each(device):
-    positions = torch.arange(SEQLEN).repeat(BATCH, 1).to(device)
-    expected = run_both(device, pt.SequenceMap.from_position_indices(positions))
-    for found, wanted in zip(run_both(device, pt.SequenceMap.rows(BATCH, SEQLEN, device)), expected):
-        assert torch.equal(found, wanted)
-
-
-def test_a_map_is_built_anew_for_the_next_batch(device):
-    limits = {"max_sequences": 7, "max_seqlen": 12}
-    other = torch.arange(SEQLEN).repeat(BATCH, 1).to(device)
-    expected = run_both(device, pt.SequenceMap.from_position_indices(other, **limits))
-    for options in (limits, {}):
-        seq_map = seq_map_on(device, **options)
-        run_both(device, seq_map)
-        seq_map.update(other)
-        seq_map.check()
-        assert seq_map.n_sequences == (7 if options else 2)
-        for found, wanted in zip(run_both(device, seq_map), expected):
-            assert_close(found, wanted, "after update")
-
-
-def test_a_backward_whose_map_was_built_anew_is_refused(device):
-    seq_map = seq_map_on(device, max_sequences=7, max_seqlen=12)
-    for compiled in (False, True):
-        scan = torch.compile(pt.ssm_pack, backend="aot_eager") if compiled else pt.ssm_pack
-        out = scan(**ssm_inputs(device), seq_map=seq_map)
-        seq_map.update(POSITIONS.to(device))
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            out.sum().backward()
-
-
-def test_a_map_lives_as_long_as_a_backward_needs_it(device):
-    def loss(function):
-        return function(**ssm_inputs(device), seq_map=seq_map_on(device)).sum()
-    for function in (pt.ssm_pack, torch.compile(pt.ssm_pack, backend="aot_eager", fullgraph=True)):
-        loss(function).backward()
-
-
-def test_a_map_goes_with_the_last_that_needs_it(device):
-    import gc
-    from packjit.torch.sequence_map import live_map
-    seq_map = seq_map_on(device)
-    released = live_map(seq_map.handle)._release
-    out = pt.ssm_pack(**ssm_inputs(device), seq_map=seq_map)
-    del seq_map
-    gc.collect()
-    assert released.alive
-    out.sum().backward()
-    del out
-    gc.collect()
-    assert not released.alive
-
-
-def test_wrong_boundaries_name_the_token(device):
-    wrong = torch.tensor([[0, 1, 5, 3]]).to(device)
-    with pytest.raises(packjit.BadArgument, match="token 2 has position 5"):
-        pt.SequenceMap.from_position_indices(wrong)
-    late = pt.SequenceMap.from_position_indices(wrong, max_sequences=2, max_seqlen=4)
-    with pytest.raises(ValueError, match="token 2 has position 5"):
-        late.check()
 
 
 def test_views_of_a_fused_projection_are_taken_as_they_are(device):
@@ -419,197 +267,8 @@ def test_two_gpus_at_once_give_the_bits_of_one():
             assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
 
 
-MISUSES = {
-    "seq_map is a NoneType": lambda given: {"seq_map": None},
-    r"tensor delta.*\(2, 11, 8\)": lambda given: {"delta": given["delta"][:, :-1]},
-    "tensor delta is bf16, expected fp32": lambda given: {"delta": given["delta"].to(torch.bfloat16)},
-    "its dtype is torch.float64, expected float32": lambda given: {"u": given["u"].double()},
-    r"tensor A.*\(7, 4\)": lambda given: {"A": given["A"][:-1]},
-    r"tensor B.*\(2, 12, 8\)": lambda given: {"B": given["B"].flatten(2)},
-}
-
-
-@pytest.mark.parametrize("message", MISUSES)
-def test_misuse_is_named(device, message):
-    given = {**ssm_inputs(device), "seq_map": seq_map_on(device)}
-    given.update(MISUSES[message](given))
-    with pytest.raises(packjit.BadArgument, match=message):
-        pt.ssm_pack(**given)
-
-TABLES = {"of PyTorch": exchange.PYTHON, "in Python": exchange.python_with(ctypes.addressof(exchange.TABLE_IN_PYTHON))}
-
-
-@pytest.fixture(params=TABLES)
-def table(request, monkeypatch):
-    """Both ways in which the library can read tensors; older versions of PyTorch have the second alone."""
-    monkeypatch.setattr(calls, "_python", ctypes.addressof(TABLES[request.param]))
-
-
-def test_both_tables_give_the_same(device, table):
-    seq_map = seq_map_on(device, max_sequences=7, max_seqlen=12)
-    given = ssm_inputs(device, torch.bfloat16)
-    sliced = torch.randn(BATCH, SEQLEN, 3 * DIM, generator=torch.Generator().manual_seed(8)).to(device, torch.bfloat16)
-    u = sliced[:, :, DIM:2 * DIM].requires_grad_()  # begins past its memory's beginning
-    given["u"], given["z"] = u, given["z"].detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_()
-    found = pt.ssm_pack(**given, seq_map=seq_map)
-    double = in_double(given)
-    expected = ssm(*[double[name] for name in SSM_NAMES], POSITIONS, True, None)
-    check_against("ssm_pack", found, expected, given, double, torch.bfloat16)
-
-
-def test_misuse_is_named_with_both_tables(device, table):
-    given, seq_map = conv_inputs(device), seq_map_on(device)
-    for name, wrong, message in (
-            ("x", given["x"].double(), "tensor x: its dtype is torch.float64"),
-            ("x", given["x"].detach().to_sparse(), "tensor x: its layout is torch.sparse_coo|sparse"),
-            ("weight", given["weight"].detach().to("meta"), "tensor weight is on meta, x on"),
-            ("x", given["x"].reshape(1, 1, *given["x"].shape), r"tensor x: it has 5 dimensions, expected 1 to 4")):
-        with pytest.raises(packjit.BadArgument, match=message), torch.no_grad():
-            pt.conv1d_pack(**{**given, name: wrong}, seq_map=seq_map)
-
-
-def test_parameters_that_are_not_dense_are_copied(device, table):
-    given, seq_map = conv_inputs(device), seq_map_on(device)
-    expected = pt.conv1d_pack(**given, seq_map=seq_map)
-    given["weight"] = given["weight"].detach().t().contiguous().t().requires_grad_()
-    assert not given["weight"].is_contiguous()
-    found = pt.conv1d_pack(**given, seq_map=seq_map)
-    assert torch.equal(found, expected)
-    found.sum().backward()
-    assert given["weight"].grad.shape == given["weight"].shape
-
-
-def test_outputs_whose_elements_share_memory_are_refused(device):
-    """The gradients that a caller brings the memory of."""
-    given, seq_map = conv_inputs(device), live_map(seq_map_on(device).handle)
-    x, weight, bias = given["x"].detach(), given["weight"].detach(), given["bias"].detach()
-    dx = torch.zeros(BATCH, 1, DIM, device=device).expand(x.shape)
-    with pytest.raises(packjit.BadArgument, match="tensor dx has shape .* share memory"):
-        ops.conv_backward(seq_map, x, weight, bias, None, torch.ones_like(x), None, True, dx=dx)
-
-
-def test_views_with_the_negative_bit(device):
-    """Of c.conj().imag memory has the numbers with the other sign; of complex(a, y).conj() it is y's gradient."""
-    seq_map, given = seq_map_on(device), conv_inputs(device)
-    x, weight = given["x"].detach(), given["weight"].detach()
-    lazy = torch.complex(torch.zeros_like(x), -x).conj().imag
-    assert lazy.is_neg() and torch.equal(lazy, x)
-    assert torch.equal(pt.conv1d_pack(lazy, weight, seq_map=seq_map), pt.conv1d_pack(x, weight, seq_map=seq_map))
-
-    leaf = x.clone().requires_grad_()
-    y, dout = pt.conv1d_pack(leaf, weight, seq_map=seq_map), torch.randn_like(x)
-    expected, = torch.autograd.grad(y, leaf, -dout, retain_graph=True)
-    found, = torch.autograd.grad(torch.complex(torch.zeros_like(y), y).conj(), leaf, torch.complex(dout, dout))
-    assert torch.equal(found, expected)
-
-
-def test_an_interruption_while_tensors_are_read_is_raised(device, monkeypatch):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-    monkeypatch.setattr(calls, "_python", ctypes.addressof(TABLES["in Python"]))
-    given, seq_map = conv_inputs(device), seq_map_on(device)
-    with monkeypatch.context() as patch, torch.no_grad(), pytest.raises(KeyboardInterrupt):
-        patch.setattr(exchange, "_description", interrupted)
-        pt.conv1d_pack(**given, seq_map=seq_map)
-    assert not exchange.INTERRUPTIONS
-
-
-def test_scratch_memory_in_python_is_given_back():
-    like = exchange.DLTensor(device_type=1, ndim=1, shape=(ctypes.c_int64 * 1)(1000))
-    made = ctypes.POINTER(exchange._Managed)()
-    errors = []
-    set_error = exchange._SET_ERROR(lambda context, kind, message: errors.append(message))
-    table = exchange.TABLE_IN_PYTHON
-    assert table.allocate(ctypes.byref(like), ctypes.byref(made), None, set_error) == 0
-    assert made.contents.tensor.data and len(exchange._lent) == 1
-    made.contents.deleter(made)
-    assert not exchange._lent
-    like.shape[0] = 1 << 60
-    assert table.allocate(ctypes.byref(like), ctypes.byref(made), None, set_error) == -1
-    assert len(errors) == 1 and not exchange._lent
-
-
-@pytest.mark.gpu
-def test_tensors_on_another_device_than_the_map():
-    if not torch.cuda.is_available():
-        pytest.skip("no GPU that PyTorch can use")
-    with pytest.raises(packjit.BadArgument, match="the SequenceMap is for|made with another device"):
-        pt.ssm_pack(**ssm_inputs("cuda"), seq_map=seq_map_on("cpu"))
-
-
-@pytest.mark.gpu
-def test_a_training_step_in_a_graph_follows_its_boundaries():
-    if not torch.cuda.is_available():
-        pytest.skip("no GPU that PyTorch can use")
-    device = torch.device("cuda")
-    positions = POSITIONS.to(device)
-    seq_map = pt.SequenceMap.from_position_indices(positions, max_sequences=7, max_seqlen=12)
-    conv, scan = conv_inputs(device), ssm_inputs(device)
-    tensors = (*conv.values(), *scan.values())
-
-    def step():
-        seq_map.update(positions)
-        out = pt.ssm_pack(pt.conv1d_pack(**conv, seq_map=seq_map), *list(scan.values())[1:], seq_map=seq_map,
-                          checkpoints=True)
-        return [out, *torch.autograd.grad(out.sum(), [*conv.values(), *list(scan.values())[1:]])]
-
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step()  # compiles and loads
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
-    for boundaries in (POSITIONS, torch.arange(SEQLEN).repeat(BATCH, 1)):
-        positions.copy_(boundaries)
-        with torch.no_grad():
-            tensors[0].copy_(random(BATCH, SEQLEN, DIM, seed=77, device=device))
-        graph.replay()
-        seq_map.check()
-        found = [tensor.clone() for tensor in captured]
-        assert all(torch.equal(*pair) for pair in zip(found, step()))
-
-
 def test_bounds_are_those_of_the_design():
     assert BOUNDS == {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 4e-3}
-
-
-def test_a_map_built_anew_is_refused_behind_saved_tensor_hooks_and_recomputation():
-    seq_map = seq_map_on("cpu", max_sequences=7, max_seqlen=12)
-    x, weight = conv_inputs("cpu")["x"], conv_inputs("cpu")["weight"]
-
-    def convolve(x):
-        return pt.conv1d_pack(x, weight, seq_map=seq_map)
-
-    with torch.autograd.graph.save_on_cpu():
-        hooked = convolve(x).sum()
-    plain = torch.utils.checkpoint.checkpoint(convolve, x, use_reentrant=False).sum()
-    seq_map.update(POSITIONS.roll(1, 0))
-    with pytest.raises((packjit.PackjitError, RuntimeError), match="updated between|modified by an inplace"):
-        hooked.backward()
-    with pytest.raises((packjit.PackjitError, RuntimeError), match="updated between|modified by an inplace"):
-        plain.backward()
-
-
-def test_a_new_map_is_refused_in_a_recomputed_chain():
-    """Without limits `update` makes another map; of two operators in a row the second one's input was the old one's."""
-    seq_map = seq_map_on("cpu")
-    x, weight = conv_inputs("cpu")["x"], conv_inputs("cpu")["weight"]
-
-    def twice(x):
-        return pt.conv1d_pack(pt.conv1d_pack(x, weight, seq_map=seq_map), weight, seq_map=seq_map)
-    out = torch.utils.checkpoint.checkpoint(twice, x, use_reentrant=False).sum()
-    seq_map.update(POSITIONS.roll(1, 0))
-    with pytest.raises(packjit.PackjitError, match="updated between"):
-        out.backward()
-
-
-def test_complex_weights_of_the_convolution_are_refused():
-    given = {name: tensor.detach() for name, tensor in conv_inputs("cpu").items()}
-    for name in ("weight", "bias"):
-        with pytest.raises(packjit.BadArgument, match=f"{name} is torch.complex64"):
-            pt.conv1d_pack(**{**given, name: given[name].to(torch.complex64)}, seq_map=seq_map_on("cpu"))
 
 
 @pytest.mark.parametrize("operator", ["conv1d_pack", "ssm_pack"])
@@ -623,38 +282,9 @@ def test_gradients_of_a_batch_of_outputs(device, operator):
         assert torch.equal(found, torch.autograd.grad(out, main, dout, retain_graph=True)[0])
 
 
-def test_maps_are_not_copied():
-    seq_map = seq_map_on("cpu")
-    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(TypeError, match="cannot be copied or pickled"):
-            copied(seq_map.handle._packjit_map)
-    module = torch.nn.Linear(2, 2)
-    module.seq_map = seq_map
-    with pytest.raises(TypeError, match="cannot be copied or pickled"):
-        copy.deepcopy(module)
-
-
 def test_forward_mode_is_refused():
     given = conv_inputs("cpu")
     tangent = torch.ones_like(given["weight"])
     with pytest.raises(packjit.PackjitError, match="no forward-mode gradients"):
         torch.func.jvp(lambda weight: pt.conv1d_pack(given["x"], weight, seq_map=seq_map_on("cpu")),
                        (given["weight"].detach(),), (tangent,))
-
-
-def test_the_rows_of_drop_ins_serve_training_after_inference_and_fake_tensors():
-    x, weight = torch.ones(1, 2, 6), torch.ones(2, 4, requires_grad=True)
-    with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
-        pt.causal_conv1d_fn(torch.ones(1, 2, 6), torch.ones(2, 4))
-    with torch.inference_mode():
-        pt.causal_conv1d_fn(x, weight)
-    pt.causal_conv1d_fn(x, weight).sum().backward()
-    # The tap at distance k meets 6 - k tokens.
-    assert weight.grad.tolist() == [[3, 4, 5, 6]] * 2
-
-
-def test_a_tensor_in_place_of_a_map_is_named():
-    with pytest.raises(packjit.BadArgument, match="boundaries as tensors go by name"):
-        pt.Mamba(16)(torch.ones(1, 8, 16), torch.arange(8)[None])
-    with pytest.raises(packjit.BadArgument, match="max_sequences is 0 and max_seqlen is 0, expected 1 or more"):
-        pt.SequenceMap.from_position_indices(torch.arange(8)[None], max_sequences=0, max_seqlen=0)
