@@ -324,6 +324,8 @@ typedef struct {
 
 /* Each checks the tensors, prepares what is missing and launches on `stream` (a CUstream; NULL is the default stream)
  * without waiting; host execution is done when the call returns. Outputs are written completely, padding included.
+ * An output shares no memory with another tensor of the call. Two that begin at one address are refused; other overlaps
+ * are not looked for, since slices of one array lie between each other.
  *
  * `workspace` NULL: the library's own for this stream, which it keeps until the device is released. While the stream is
  * captured nothing can be prepared and no memory taken: PACKJIT_NOT_PREPARED_IN_CAPTURE says so before the stream is

@@ -4,6 +4,7 @@ GPU."""
 from __future__ import annotations
 
 import ctypes
+import numbers
 import weakref
 from typing import Any, Dict
 
@@ -61,30 +62,37 @@ class _Operator(Uncopyable):
              first: str, stream: int) -> Dict[str, Any]:
         """Runs one direction. `outputs`: those to write, each with the option it depends on ("": always). What is not
         given of them is made by NumPy on host execution."""
+        if not isinstance(seq_map, SequenceMap):
+            raise BadArgument(f"{type(self).__name__}: the map is a {type(seq_map).__name__}, expected a "
+                              "packjit.SequenceMap, made once a batch from its boundaries")
         forward = direction == _c.FORWARD
         host = self.device.is_host
         wanted = {name: given.get(name) for name, option in outputs.items() if not option or self._has[option]}
-        if any(array is None for array in wanted.values()):
-            if not host:
-                missing = ", ".join(name for name, array in wanted.items() if array is None)
-                raise BadArgument(f"{type(self).__name__}: memory for {missing} is missing: on a GPU the caller gives "
-                                  "what is written, as arguments of these names")
-            shape = self._shape_of_call(seq_map, given, first)
+        missing = ", ".join(name for name, array in wanted.items() if array is None)
+        if missing and not host:
+            raise BadArgument(f"{type(self).__name__}: memory for {missing} is missing: on a GPU the caller gives what "
+                              "is written, as arguments of these names")
+        tensors = {name: tensor_of(array, name, host) for name, array in given.items()
+                   if array is not None and name not in wanted}
+        if missing:
+            shape = self._shape_of_call(seq_map, tensors, first)
             wanted = {name: self._numpy(direction, shape, name) if array is None else array
                       for name, array in wanted.items()}
-        tensors = {name: tensor_of(array, name, host, name in wanted) for name, array in {**given, **wanted}.items()
-                   if array is not None}
+        tensors.update({name: tensor_of(array, name, host, True) for name, array in wanted.items()})
         struct = (self._forward_tensors if forward else self._backward_tensors)(
             **{name: ctypes.pointer(tensor) for name, tensor in tensors.items()})
         function = getattr(library(), self._forward_name if forward else self._backward_name)
         check(function(self.handle, stream, seq_map.handle, ctypes.byref(struct), None))
         return wanted
 
-    def _shape_of_call(self, seq_map: SequenceMap, given: Dict[str, Any], first: str) -> _c.packjit_shape:
-        size = tuple(given[first].shape)
+    def _shape_of_call(self, seq_map: SequenceMap, tensors: Dict[str, _c.packjit_tensor],
+                       first: str) -> _c.packjit_shape:
+        if first not in tensors:
+            raise BadArgument(f"{type(self).__name__}: tensor {first} is missing")
+        size = tuple(tensors[first].shape[:tensors[first].rank])
         if len(size) != 3:
             raise BadArgument(f"tensor {first}: its shape is {size}, expected (batch, seqlen, dim)")
-        of_tokens = [given[name] for name in ("B", "C") if given.get(name) is not None and len(given[name].shape) == 4]
+        of_tokens = [tensors[name] for name in ("B", "C") if name in tensors and tensors[name].rank == 4]
         groups = of_tokens[0].shape[2] if of_tokens else 1
         return self.shape(seq_map, size[2], groups)
 
@@ -219,6 +227,6 @@ def _storage(name: str) -> int:
 
 def _positive(value: int, name: str) -> int:
     """In the C struct 0 stands for the default."""
-    if value < 1:
-        raise BadArgument(f"{name} is {value}, expected 1 or more")
-    return value
+    if not isinstance(value, numbers.Integral) or value < 1:
+        raise BadArgument(f"{name} is {value!r}, expected 1 or more")
+    return int(value)

@@ -141,8 +141,24 @@ WRAPPED = {
     "d_state is 1099511627776, beyond 32 bits": lambda host: packjit.SsmPack(host, d_state=2**40),
     "ordinal is 4294967296, beyond 32 bits": lambda host: packjit.Device("host", 2**32),
     "batch is 18446744073709551617, beyond 64 bits": lambda host: packjit.SequenceMap.rows(host, 2**64 + 1, 8),
+    "conv_width is '4', expected 1 or more": lambda host: packjit.Conv1dPack(host, conv_width="4"),
     "kind is 'foo', expected one of auto, gpu": lambda host: packjit.Device("foo"),
 }
+
+
+MISUSED = {
+    "tensor x: list is no tensor": {"x": [[1.0]]},
+    "tensor x is missing": {"x": None},
+    "the map is a NoneType, expected a packjit.SequenceMap": {"seq_map": None},
+}
+
+
+@pytest.mark.parametrize("message", MISUSED)
+def test_misuse_is_named(host, message):
+    given = {"seq_map": packjit.SequenceMap.rows(host, 1, 4), "x": np.ones((1, 4, 2), "f4"),
+             "weight": np.ones((2, 4), "f4"), "bias": np.ones(2, "f4"), **MISUSED[message]}
+    with pytest.raises(packjit.BadArgument, match=message):
+        packjit.Conv1dPack(host).forward(given.pop("seq_map"), **given)
 
 
 @pytest.mark.parametrize("message", WRAPPED)

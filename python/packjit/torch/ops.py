@@ -71,7 +71,9 @@ def conv_backward(seq_map: packjit.SequenceMap, x: Tensor, weight: Tensor, bias:
 
 
 def _checkpoints_shape(u: Tensor, A: Tensor) -> Tuple[int, int, int]:
-    """As the C header has it. A d_state that the scan does not have is refused by the call."""
+    """As the C header has it. What the scan does not have, d_state or dimensions, is refused by the call."""
+    if u.dim() != 3 or A.dim() != 2:
+        return 1, 1, 1
     interval = library().packjit_checkpoint_interval(int(A.shape[-1])) or 1
     return u.shape[0] * u.shape[1] // interval + 1, u.shape[2], A.shape[-1]
 
