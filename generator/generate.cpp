@@ -68,7 +68,7 @@ class Printer {
     std::vector<Branch> branches;
     while (!text.empty()) {
       const std::size_t end = text.find('\n');
-      print_line(text.substr(0, end), branches);
+      print_line(text.substr(0, end), actual, branches);
       text = end == std::string_view::npos ? std::string_view{} : text.substr(end + 1);
     }
     if (!branches.empty()) throw std::logic_error(fmt::format("template '{}': an #if has no #endif", actual));
@@ -136,7 +136,7 @@ class Printer {
     return evaluate_condition(condition, [this](std::string_view name) { return value_of(name); }) != 0;
   }
 
-  void print_line(std::string_view line, std::vector<Branch>& branches) {
+  void print_line(std::string_view line, std::string_view file, std::vector<Branch>& branches) {
     const bool printing = branches.empty() || branches.back().printing;
     if (line.starts_with("#if ")) {
       // Conditions inside a branch not taken are still read: their fields belong to the template.
@@ -154,14 +154,19 @@ class Printer {
       }
     } else if (line.starts_with("#include \"")) {
       // All shared pieces lie in device/, whether a template or one of them includes them.
-      const std::string_view file = line.substr(line.find_last_of("\"/", line.size() - 2) + 1);
-      if (printing) include(fmt::format("device/{}", file.substr(0, file.size() - 1)));
+      const std::string_view piece = line.substr(line.find_last_of("\"/", line.size() - 2) + 1);
+      if (printing) include(fmt::format("device/{}", piece.substr(0, piece.size() - 1)));
     } else if (printing && line != "#pragma once") {
       for_each_identifier(line, [this](std::string_view name) {
         if (const auto it = parameters_.find(name); it != parameters_.end())
           it->second.read = it->second.in_text = true;
       });
       if (line.empty() && body_.ends_with("\n\n")) return;
+      // The pieces' comments refer to each other by the names of their files.
+      if (!line.empty() && file != printed_) {
+        if (!printed_.empty()) body_ += fmt::format("// ---- {}\n", file);
+        printed_ = file;
+      }
       body_ += line;
       body_ += '\n';
     }
@@ -172,6 +177,7 @@ class Printer {
   std::map<std::string, int, std::less<>> labels_;
   std::vector<std::string> order_;
   std::set<std::string, std::less<>> included_;
+  std::string printed_;  // the file of the last line
   std::string body_;
 };
 

@@ -1,5 +1,6 @@
 #include "generator/generate.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,6 +25,17 @@ TEST(Generate, DeadBranchesAreGone) {
   EXPECT_EQ(text.find("HAS_"), std::string::npos);
   EXPECT_EQ(text.find("args.z"), std::string::npos);
   EXPECT_EQ(text.find("args.initial_states"), std::string::npos);
+}
+
+TEST(Generate, EachPieceBeginsWithTheNameOfItsFile) {
+  const std::string text = source_of(Operator::ssm_pack_bwd).text;
+  const auto after = [&](std::string_view file) { return text.find(fmt::format("\n// ---- {}\n", file)); };
+  EXPECT_LT(after("device/channel_sums.cuh"), text.find("struct ChannelSums"));
+  EXPECT_LT(after("ssm_pack_bwd.cu"), text.find("struct Backward "));
+  EXPECT_GT(after("ssm_pack_bwd.cu"), after("device/ssm_bwd_passes.cuh"));
+  // Said once, not at every line; the header comment is the template's own.
+  EXPECT_EQ(text.find("// ---- ssm_pack_bwd.cu"), text.rfind("// ---- ssm_pack_bwd.cu"));
+  EXPECT_GT(text.find("// ----"), text.find("// The selective scan of packed sequences, backward."));
 }
 
 TEST(Generate, TheSourceNeedsNoHeader) {
