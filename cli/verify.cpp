@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -75,6 +76,12 @@ std::vector<checking::Row> packed_rows(const VerifyOptions& options) {
     }
     if (left > 0) row.push_back({left, true});
     rows.push_back(std::move(row));
+  }
+  if (const auto found = static_cast<std::int64_t>(rows.size()); found < options.rows) {
+    const std::string line = fmt::format(
+        "packjit: warning: --rows asks for {}, but the lengths in '{}' fill {} of {} tokens: no more are checked\n",
+        options.rows, options.lengths_file, found, options.pack_length);
+    std::fwrite(line.data(), 1, line.size(), stderr);
   }
   return rows;
 }
