@@ -79,8 +79,9 @@ std::vector<checking::Row> packed_rows(const VerifyOptions& options) {
   }
   if (const auto found = static_cast<std::int64_t>(rows.size()); found < options.rows) {
     const std::string line = fmt::format(
-        "packjit: warning: --rows asks for {}, but the lengths in '{}' fill {} of {} tokens: no more are checked\n",
-        options.rows, options.lengths_file, found, options.pack_length);
+        "packjit: warning: --rows asks for {} rows of {} tokens, but the lengths in '{}' fill {}: no more are "
+        "checked\n",
+        options.rows, options.pack_length, options.lengths_file, found);
     std::fwrite(line.data(), 1, line.size(), stderr);
   }
   return rows;
