@@ -10,6 +10,7 @@ import references  # noqa: E402
 from packed_models import (CONFIG, assert_close, error, gradients_of, model_of, own_logits, positions_of,  # noqa: E402
                            random_rows, real_rows, run_one_at_a_time, run_packed, tokens_of)
 
+from packjit.errors import PackjitError  # noqa: E402
 from packjit.torch import CONFIGURATIONS, Mamba, MambaConfig, MambaLM, SequenceMap, next_token_targets  # noqa: E402
 from packjit.torch import mamba_inner  # noqa: E402
 
@@ -80,6 +81,17 @@ def test_boundary_forms_give_the_same_bits():
                   model(ids, SequenceMap.from_position_indices(positions, max_sequences=7, max_seqlen=16))]
     for other in logits[1:]:
         assert torch.equal(logits[0], other)
+
+
+def test_second_derivatives_are_refused():
+    """Of frozen layers among them, where nothing behind the block depends on what it is given."""
+    seq_map, hidden = SequenceMap.from_position_indices(positions_of([[5, 3]], 8)), torch.randn(1, 8, 16)
+    hidden.requires_grad_()
+    for frozen in (False, True):
+        out = Mamba(16).requires_grad_(not frozen)(hidden, seq_map).sum()
+        gradient, = torch.autograd.grad(out, hidden, create_graph=True)
+        with pytest.raises(PackjitError, match="double backward is not supported"):
+            (out + (gradient ** 2).sum()).backward()
 
 
 def test_one_map_serves_batch_after_batch():

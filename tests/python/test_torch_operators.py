@@ -282,6 +282,14 @@ def test_gradients_of_a_batch_of_outputs(device, operator):
         assert torch.equal(found, torch.autograd.grad(out, main, dout, retain_graph=True)[0])
 
 
+def test_gradients_of_a_batch_of_final_states(device):
+    given = conv_inputs(device)
+    _, states = pt.conv1d_pack(**given, seq_map=seq_map_on(device), return_final_states=True)
+    dstates = torch.stack([torch.ones_like(states), 2 * torch.ones_like(states)])
+    once, twice = torch.autograd.grad(states, given["x"], dstates, is_grads_batched=True)[0]
+    assert once.any() and torch.equal(twice, 2 * once)
+
+
 def test_forward_mode_is_refused():
     given = conv_inputs("cpu")
     tangent = torch.ones_like(given["weight"])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from packjit.errors import BadArgument, PackjitError
+from packjit.errors import BadArgument
 from packjit.torch.fusion import fused
+from packjit.torch.ops import first_derivative
 
 CHUNK_TOKENS = 8192  # logits of so many tokens exist at a time: 0.8 GB in bf16 with 50,280 tokens in the vocabulary
 
@@ -107,23 +108,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return loss
 
     @staticmethod
+    @first_derivative("the gradient of linear_cross_entropy")
     def backward(ctx, dloss):
-        with torch.no_grad():
-            scale = _fused_scaled if ctx.fuse else _scaled
-            gradients = [scale(tensor, dloss) for tensor in ctx.saved_tensors]
-        if torch.is_grad_enabled():  # create_graph=True
-            gradients = [_NotTwice.apply(gradient.requires_grad_()) for gradient in gradients]
-        return (*gradients, None, None, None, None, None)
-
-
-class _NotTwice(torch.autograd.Function):
-    """What it is given; asking for its gradient is an error, even where it would not depend on `dloss`."""
-
-    @staticmethod
-    def forward(ctx, gradient):
-        return gradient.view_as(gradient)
-
-    @staticmethod
-    def backward(ctx, _):
-        raise PackjitError("the gradient of linear_cross_entropy has no gradient of its own: double backward is not "
-                           "supported; ask autograd for gradients without create_graph=True")
+        dhidden, dweight = ctx.saved_tensors
+        scale = _fused_scaled if ctx.fuse else _scaled
+        return scale(dhidden, dloss), scale(dweight, dloss), None, None, None, None, None

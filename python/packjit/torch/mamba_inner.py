@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from packjit.torch import ops
 from packjit.torch.functional import conv1d_pack, ssm_pack
@@ -63,7 +62,7 @@ class _MambaInner(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @ops.first_derivative("the gradient of packjit.torch.Mamba")
     def backward(ctx, dy):
         (xz, conv_weight, conv_bias, x_proj_weight, dt_proj_weight, A, D, delta_bias, x, projected, delta, stored,
          handle) = ctx.saved_tensors

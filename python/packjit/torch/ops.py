@@ -143,6 +143,43 @@ def wants_gradients(*tensors: Optional[Tensor]) -> bool:
     return False
 
 
+def _needs_operators(*douts: Optional[Tensor]) -> bool:
+    """Whether a backward has to go through the registered operators."""
+    return (torch.is_grad_enabled() or not is_plain(*douts)
+            or any([dout is not None and _is_batched(dout) for dout in douts]))
+
+
+def no_second_derivative(name: str) -> PackjitError:
+    return PackjitError(f"{name} has no gradient of its own: double backward is not supported; ask autograd for "
+                        "gradients without create_graph=True")
+
+
+def first_derivative(name: str):
+    """For the backward of a torch.autograd.Function: gradients of its gradients are refused. PyTorch's
+    once_differentiable does that only where what the backward is given has a gradient."""
+    def decorate(backward):
+        def first(ctx, *douts):
+            with torch.no_grad():
+                gradients = backward(ctx, *douts)
+            if torch.is_grad_enabled():  # create_graph=True
+                gradients = tuple([None if gradient is None else _NotTwice.apply(gradient.requires_grad_(), name)
+                                   for gradient in gradients])
+            return gradients
+        return first
+    return decorate
+
+
+class _NotTwice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, gradient, name):
+        ctx.name = name
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx, _):
+        raise no_second_derivative(ctx.name)
+
+
 class EagerConv1dPack(torch.autograd.Function):
     """packjit::conv1d_pack for plain tensors; apply() gives out, or (out, final states)."""
 
@@ -163,7 +200,7 @@ class EagerConv1dPack(torch.autograd.Function):
         refuse_changed(own_handle, version, handle)
         if dout is None:
             dout = torch.zeros_like(inputs[0])
-        if torch.is_grad_enabled() or not is_plain(dout, dfinal_states) or _is_batched(dout):
+        if _needs_operators(dout, dfinal_states):
             gradients = _op_conv_backward(*inputs, dout, dfinal_states, handle, silu)
         else:
             gradients = conv_backward(seq_map, *inputs, dout, dfinal_states, silu)
@@ -192,7 +229,7 @@ class EagerSsmPack(torch.autograd.Function):
         refuse_changed(own_handle, version, handle)
         if dout is None:
             dout = torch.zeros_like(inputs[0])
-        if torch.is_grad_enabled() or not is_plain(dout, dfinal_states) or _is_batched(dout):
+        if _needs_operators(dout, dfinal_states):
             gradients = _op_ssm_backward(*inputs, dout, dfinal_states, stored, handle, softplus)
         else:
             gradients = ssm_backward(seq_map, *inputs, dout, dfinal_states, stored, softplus)
@@ -329,8 +366,7 @@ def _ssm_formula(ctx, dout, dfinal_states, _):
 
 def _refuse_double_backward(name: str):
     def formula(ctx, *_: Any):
-        raise PackjitError(f"packjit::{name} has no gradient of its own: double backward is not supported; ask "
-                           "autograd for gradients without create_graph=True")
+        raise no_second_derivative(f"packjit::{name}")
     return formula
 
 
