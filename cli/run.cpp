@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -23,6 +22,7 @@
 #include "database/record_json.hpp"
 #include "runtime/edited_source.hpp"
 #include "runtime/host/host_compiler.hpp"
+#include "runtime/log.hpp"
 #include "runtime/operator_call.hpp"
 
 namespace packjit {
@@ -71,9 +71,10 @@ void warn_of_ignored(const RunInputs& inputs, const RunArguments& arguments) {
   if (inputs.ignored.empty()) return;
   std::vector<std::string> names;
   for (const std::string& name : inputs.ignored) names.push_back(quoted_name(name));
-  const std::string line = fmt::format("packjit: warning: {} holds tensors that {} does not take; ignored: {}\n",
-                                       arguments.in, arguments.op, fmt::join(names, ", "));
-  std::fwrite(line.data(), 1, line.size(), stderr);
+  write_log({LogLevel::warning,
+             fmt::format("{} holds tensors that {} does not take; ignored: {}", arguments.in, arguments.op,
+                         fmt::join(names, ", ")),
+             {}});
 }
 
 Json sizes_json(const RunInputs& inputs) {

@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -22,6 +21,7 @@
 #include "runtime/device.hpp"
 #include "runtime/errors.hpp"
 #include "runtime/host/host_device.hpp"
+#include "runtime/log.hpp"
 
 namespace packjit {
 namespace {
@@ -78,11 +78,10 @@ std::vector<checking::Row> packed_rows(const VerifyOptions& options) {
     rows.push_back(std::move(row));
   }
   if (const auto found = static_cast<std::int64_t>(rows.size()); found < options.rows) {
-    const std::string line = fmt::format(
-        "packjit: warning: --rows asks for {} rows of {} tokens, but the lengths in '{}' fill {}: no more are "
-        "checked\n",
-        options.rows, options.pack_length, options.lengths_file, found);
-    std::fwrite(line.data(), 1, line.size(), stderr);
+    write_log({LogLevel::warning,
+               fmt::format("--rows asks for {} rows of {} tokens, but the lengths in '{}' fill {}: no more are checked",
+                           options.rows, options.pack_length, options.lengths_file, found),
+               {}});
   }
   return rows;
 }
