@@ -167,9 +167,11 @@ void DatabaseFile::read_journal(const std::string& name, Contents& contents) {
   for (int number = 1; !rest.empty(); ++number) {
     const std::size_t end = rest.find('\n');
     const std::string_view line = rest.substr(0, end);
-    const bool whole = end != std::string_view::npos;
-    rest = whole ? rest.substr(end + 1) : std::string_view{};
+    const bool last = end == std::string_view::npos;
+    rest = last ? std::string_view{} : rest.substr(end + 1);
     if (line.empty()) continue;
+    // Behind a line that was written to its end there is an empty one, see append_record().
+    const bool whole = !last && (rest.empty() || rest.starts_with('\n'));
     try {
       take(contents.database, parse_journal_line(line));
     } catch (const NewerDatabase& reason) {
@@ -178,12 +180,12 @@ void DatabaseFile::read_journal(const std::string& name, Contents& contents) {
                                      fmt::format("line {} of '{}' is not used: {}", number, path, reason.what()));
     } catch (const std::invalid_argument& reason) {
       if (!whole) {
-        contents.torn = true;
+        contents.torn = last;
         contents.warnings.emplace_back(
-            "torn", fmt::format("the last line of the tuning journal '{}' is not whole and is dropped: whoever wrote "
-                                "it was ended meanwhile, and its one record is lost",
-                                path));
-        return;
+            "torn", fmt::format("line {} of the tuning journal '{}' is not whole and is dropped: whoever wrote it was "
+                                "ended meanwhile, and its one record is lost",
+                                number, path));
+        continue;
       }
       contents.bad_lines += std::string(line) + "\n";
       contents.warnings.emplace_back(

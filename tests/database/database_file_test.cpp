@@ -149,6 +149,23 @@ TEST_F(DatabaseFiles, K46_ADamagedLineIsSkippedAndKeptAside) {
   EXPECT_EQ(file().load().entries.size(), 2U);
 }
 
+TEST_F(DatabaseFiles, K46_ALineThatSomebodyCouldNotFinishIsDroppedWhereverItStands) {
+  ASSERT_TRUE(file().append(numbered_entry(0)));
+  const std::size_t whole = journal().size();
+  ASSERT_TRUE(file().append(numbered_entry(1)));
+  journal().resize(whole + 100);
+  ASSERT_TRUE(file().append(numbered_entry(2)));
+  DatabaseFile torn = file();
+  EXPECT_EQ(torn.load().entries.size(), 2U);
+  EXPECT_TRUE(torn.compact());
+  ASSERT_EQ(records.warnings().size(), 1U);
+  EXPECT_EQ(records.warnings()[0], "line 4 of the tuning journal '/data/" + kStem +
+                                       ".journal' is not whole and is dropped: whoever wrote it was ended meanwhile, "
+                                       "and its one record is lost");
+  EXPECT_FALSE(files.files.contains(kStem + ".damaged"));
+  EXPECT_EQ(file().load().entries.size(), 2U);
+}
+
 TEST_F(DatabaseFiles, ANewerDocumentIsNeverReplaced) {
   ASSERT_TRUE(file().append(numbered_entry(1)));
   ASSERT_TRUE(file().compact());
