@@ -1,4 +1,4 @@
-// Contexts, captures, shared memory and what a warm call costs, with a driver that runs nothing but is strict.
+// Contexts, compiling, shared memory and what a warm call costs, with a driver that runs nothing but is strict.
 #include <gtest/gtest.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
@@ -15,23 +15,15 @@
 #include <stdexcept>
 #include <thread>
 
-#include "api/handles.hpp"
 #include "runtime/context_module.hpp"
 #include "runtime/errors.hpp"
-#include "tests/api/fake_driver.hpp"
-#include "tests/api/handles.hpp"
+#include "tests/api/fake_gpu.hpp"
 
 namespace packjit::testing {
 namespace {
 
-void* const kStream = reinterpret_cast<void*>(0x1000);       // NOLINT(performance-no-int-to-ptr)
-void* const kOtherStream = reinterpret_cast<void*>(0x2000);  // NOLINT(performance-no-int-to-ptr)
-
-class Sessions : public ::testing::Test {
+class Sessions : public OnAFakeGpu {
  protected:
-  DeviceHandle open(std::optional<int> ordinal, CompileForGpu compile = FakeDriver::compiler()) {
-    return DeviceHandle(new packjit_device(api::cuda_backend(fake.driver(), ordinal, std::move(compile))));
-  }
   /// 100 calls with each context, on as many threads at once.
   static void call_in_each(std::span<const CUcontext> contexts, const DeviceHandle& device, const OperatorHandle& op) {
     std::vector<std::thread> threads;
@@ -46,50 +38,7 @@ class Sessions : public ::testing::Test {
     }
     for (std::thread& thread : threads) thread.join();
   }
-  FakeDriver fake;
 };
-
-/// Both directions of the scan without states, on memory that nobody reads.
-struct SmallScan {
-  explicit SmallScan(std::int64_t seqlen_, std::int64_t dim_ = 8) : seqlen(seqlen_), dim(dim_) {
-    for (packjit_tensor* wide : {&u, &delta, &z, &out, &dout, &du, &ddelta, &dz})
-      *wide = tensor(memory, PACKJIT_BF16, {1, seqlen, dim});
-    for (packjit_tensor* grouped : {&B, &C, &dB, &dC}) *grouped = tensor(memory, PACKJIT_BF16, {1, seqlen, 1, 16});
-    for (packjit_tensor* square : {&A, &dA}) *square = tensor(memory, PACKJIT_FP32, {dim, 16});
-    for (packjit_tensor* flat : {&D, &delta_bias, &dD, &ddelta_bias}) *flat = tensor(memory, PACKJIT_FP32, {dim});
-    char* place = memory;  // never read or written
-    for (packjit_tensor* each : {&u, &delta, &A, &B, &C, &D, &z, &delta_bias, &out, &dout, &du, &ddelta, &dA, &dB, &dC,
-                                 &dD, &dz, &ddelta_bias}) {
-      each->data = place;
-      place += kApart;
-    }
-  }
-  static packjit_operator_options options() {
-    packjit_operator_options o{};
-    o.op = PACKJIT_SSM_PACK;
-    return o;
-  }
-  [[nodiscard]] packjit_shape shape() const {
-    return {sizeof(packjit_shape), 1, seqlen, dim, 1, 2, seqlen, PACKJIT_TOKEN_MAJOR, 0};
-  }
-  packjit_status forward(packjit_operator* op, const packjit_map* map, void* stream) const {
-    const packjit_ssm_forward_tensors t{sizeof(t), &u,          &delta,  &A,   &B,      &C,     &D,
-                                        &z,        &delta_bias, nullptr, &out, nullptr, nullptr};
-    return packjit_ssm_forward(op, stream, map, &t, nullptr);
-  }
-  packjit_status backward(packjit_operator* op, const packjit_map* map, void* stream,
-                          const packjit_workspace* workspace = nullptr) const {
-    const packjit_ssm_backward_tensors t{sizeof(t),   &u,      &delta, &A,      &B,           &C,     &D,      &z,
-                                         &delta_bias, nullptr, &dout,  nullptr, nullptr,      &du,    &ddelta, &dA,
-                                         &dB,         &dC,     &dD,    &dz,     &ddelta_bias, nullptr};
-    return packjit_ssm_backward(op, stream, map, &t, workspace);
-  }
-  static constexpr std::size_t kApart = 256;
-  alignas(kApart) static inline char memory[18 * kApart];
-  std::int64_t seqlen, dim;
-  packjit_tensor u, delta, A, B, C, D, z, delta_bias, out, dout, du, ddelta, dA, dB, dC, dD, dz, ddelta_bias;
-};
-const std::vector<std::int32_t> kPositions = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5};
 
 TEST_F(Sessions, K35_AContextAtTheSameAddressIsAnotherContext) {
   {
@@ -280,95 +229,6 @@ TEST_F(Sessions, K36_ASmallLaunchThatComesWhileALargeOneIsMadeReadyDoesNotLowerI
   EXPECT_EQ(fake.counts().lowered, 0);
 }
 
-TEST_F(Sessions, K37_AMissWhileCapturingIsRefusedAndTheCaptureGoesOn) {
-  const DeviceHandle device = open(0);
-  const OperatorHandle op = make_operator(device, SmallScan::options());
-  const SmallScan scan(16);
-  const MapHandle map = map_from_positions(device, kPositions, kStream, 2, 16);
-  fake.begin_capture(static_cast<CUstream>(kStream));
-  const int launches = fake.counts().launches;
-  const int allocations = fake.counts().allocations;
-  EXPECT_EQ(scan.forward(op.get(), map.get(), kStream), PACKJIT_NOT_PREPARED_IN_CAPTURE);
-  EXPECT_NE(std::string(packjit_last_error()).find("prepare"), std::string::npos);
-  EXPECT_EQ(scan.backward(op.get(), map.get(), kStream), PACKJIT_NOT_PREPARED_IN_CAPTURE);
-  const packjit_shape shape = scan.shape();
-  EXPECT_EQ(packjit_operator_prepare(op.get(), kStream, PACKJIT_FORWARD, &shape), PACKJIT_NOT_PREPARED_IN_CAPTURE);
-  EXPECT_EQ(packjit_map_check(map.get(), kStream), PACKJIT_OK);  // came from the host: nothing to wait for
-  EXPECT_EQ(fake.counts().launches + fake.counts().recorded, launches);
-  EXPECT_EQ(fake.counts().allocations, allocations);
-  // The default stream would end the capture as well.
-  EXPECT_EQ(scan.forward(op.get(), map.get(), nullptr), PACKJIT_NOT_PREPARED_IN_CAPTURE);
-  EXPECT_TRUE(fake.end_capture(static_cast<CUstream>(kStream)));
-}
-
-TEST_F(Sessions, K37_PreparedCallsCanBeCaptured) {
-  const DeviceHandle device = open(0);
-  const OperatorHandle op = make_operator(device, SmallScan::options());
-  const SmallScan scan(16);
-  const packjit_shape shape = scan.shape();
-  ASSERT_DONE(packjit_operator_prepare(op.get(), kStream, PACKJIT_FORWARD + PACKJIT_BACKWARD, &shape));
-  const packjit_map_options options{sizeof(options), PACKJIT_POSITION_INDICES, PACKJIT_POSITIONS, 1, 16, 2, 16};
-  packjit_map* made = nullptr;
-  ASSERT_DONE(packjit_map_create(device.get(), kStream, &options, PACKJIT_INT32, &made));
-  const MapHandle map(made);
-  const packjit_tensor boundaries = tensor(kPositions.data(), PACKJIT_INT32, {1, 16});
-  fake.begin_capture(static_cast<CUstream>(kStream));
-  EXPECT_DONE(packjit_map_build(map.get(), kStream, &boundaries));
-  EXPECT_DONE(scan.forward(op.get(), map.get(), kStream));
-  EXPECT_DONE(scan.backward(op.get(), map.get(), kStream));
-  EXPECT_EQ(packjit_map_check(map.get(), kStream), PACKJIT_NOT_PREPARED_IN_CAPTURE);  // it would wait
-  EXPECT_EQ(fake.counts().launches, 0);
-  EXPECT_GT(fake.counts().recorded, 5);
-  EXPECT_TRUE(fake.end_capture(static_cast<CUstream>(kStream)));
-  // On another stream the library's workspace is missing.
-  fake.begin_capture(static_cast<CUstream>(kOtherStream));
-  EXPECT_EQ(scan.backward(op.get(), map.get(), kOtherStream), PACKJIT_NOT_PREPARED_IN_CAPTURE);
-  EXPECT_TRUE(fake.end_capture(static_cast<CUstream>(kOtherStream)));
-}
-
-TEST_F(Sessions, K37_PreparingBesideACaptureLeavesItValid) {
-  const DeviceHandle device = open(0);
-  const OperatorHandle op = make_operator(device, SmallScan::options());
-  const SmallScan scan(16);
-  const packjit_shape shape = scan.shape();
-  fake.begin_capture(static_cast<CUstream>(kStream));
-  EXPECT_DONE(packjit_operator_prepare(op.get(), kOtherStream, PACKJIT_FORWARD + PACKJIT_BACKWARD, &shape));
-  packjit_task* started = nullptr;
-  EXPECT_DONE(packjit_operator_prepare_start(op.get(), kOtherStream, PACKJIT_FORWARD, &shape, &started));
-  const TaskHandle task(started);
-  EXPECT_DONE(packjit_task_wait(task.get()));
-  map_from_positions(device, kPositions, kOtherStream).reset();  // gives memory back
-  EXPECT_TRUE(fake.end_capture(static_cast<CUstream>(kStream)));
-}
-
-TEST_F(Sessions, AMapReleasedInACaptureLeavesItValidAndItsMemoryToTheGraph) {
-  {
-    const DeviceHandle device = open(0);
-    const OperatorHandle op = make_operator(device, SmallScan::options());
-    const SmallScan scan(16);
-    MapHandle unused = map_from_positions(device, kPositions, kStream, 2, 16);
-    MapHandle used = map_from_positions(device, kPositions, kStream, 2, 16);
-    const packjit_map_options options{sizeof(options), PACKJIT_POSITION_INDICES, PACKJIT_POSITIONS, 1, 16, 2, 16};
-    packjit_map* made = nullptr;
-    ASSERT_DONE(packjit_map_create(device.get(), kStream, &options, PACKJIT_INT32, &made));
-    MapHandle built(made);
-    const packjit_tensor boundaries = tensor(kPositions.data(), PACKJIT_INT32, {1, 16});
-    ASSERT_DONE(scan.forward(op.get(), used.get(), kStream));
-    fake.begin_capture(static_cast<CUstream>(kStream));
-    EXPECT_DONE(packjit_map_build(built.get(), kStream, &boundaries));
-    EXPECT_DONE(scan.forward(op.get(), used.get(), kStream));
-    const int frees = fake.counts().frees;
-    unused.reset();
-    const int after_one = fake.counts().frees;
-    EXPECT_GT(after_one, frees);
-    used.reset();
-    EXPECT_TRUE(fake.end_capture(static_cast<CUstream>(kStream)));
-    built.reset();  // after it: the graph is to be replayed
-    EXPECT_EQ(fake.counts().frees, after_one);
-  }
-  EXPECT_EQ(fake.counts().frees, fake.counts().allocations);  // the device gave back what graphs held
-}
-
 TEST_F(Sessions, PreparationOnAWorkerUsesTheCallersContext) {
   const DeviceHandle device = open(std::nullopt);
   CUcontext context = fake.make_context(2);
@@ -479,35 +339,6 @@ TEST_F(Sessions, EverythingIsGivenBack) {
   EXPECT_EQ(fake.counts().modules_alive, 0);
   EXPECT_EQ(fake.counts().stray_unloads, 0);
   EXPECT_EQ(fake.counts().frees, fake.counts().allocations);
-}
-
-TEST_F(Sessions, WorkspaceThatGraphsMayHoldStaysValid) {
-  const DeviceHandle device = open(0);
-  const OperatorHandle op = make_operator(device, SmallScan::options());
-  const SmallScan narrow(16, 8), wide(16, 64);
-  const MapHandle map = map_from_positions(device, kPositions, kStream);
-  EXPECT_DONE(narrow.backward(op.get(), map.get(), kStream));
-  const int frees = fake.counts().frees;
-  EXPECT_DONE(wide.backward(op.get(), map.get(), kStream));
-  EXPECT_EQ(fake.counts().frees, frees);
-}
-
-TEST_F(Sessions, WorkspaceOfTheCallerIsEnoughInACapture) {
-  const DeviceHandle device = open(0);
-  const OperatorHandle op = make_operator(device, SmallScan::options());
-  const SmallScan scan(16);
-  packjit_shape shape = scan.shape();
-  shape.caller_workspace = 1;
-  ASSERT_DONE(packjit_operator_prepare(op.get(), kStream, PACKJIT_BACKWARD, &shape));
-  EXPECT_EQ(fake.counts().allocations, 0);
-  std::size_t bytes = 0;
-  ASSERT_DONE(packjit_operator_workspace_bytes(op.get(), PACKJIT_BACKWARD, &shape, &bytes));
-  const packjit_workspace workspace{sizeof(workspace), SmallScan::memory, bytes};
-  const MapHandle map = map_from_positions(device, kPositions, kStream, 2, 16);
-  fake.begin_capture(static_cast<CUstream>(kStream));
-  EXPECT_EQ(scan.backward(op.get(), map.get(), kStream), PACKJIT_NOT_PREPARED_IN_CAPTURE);
-  EXPECT_DONE(scan.backward(op.get(), map.get(), kStream, &workspace));
-  EXPECT_TRUE(fake.end_capture(static_cast<CUstream>(kStream)));
 }
 
 TEST_F(Sessions, K38_AForkedProcessIsToldSo) {
