@@ -23,15 +23,27 @@ using packjit::api::require;
 namespace dlpack = packjit::api::dlpack;
 
 /// packjit_python with its types.
-struct Interpreter {
+struct Call {
   const dlpack::Exchange* exchange;
   void* (*tuple_item)(void* tuple, std::ptrdiff_t index);
   void* (*save_thread)();
   void (*restore_thread)(void* thread);
   void* none;
+  Operator op;
+  bool fused, any_strides;
 };
 
-Interpreter interpreter_of(const packjit_python* given) {
+Operator operator_of(std::int32_t op, std::int32_t direction) {
+  if (op != PACKJIT_CONV1D_PACK && op != PACKJIT_SSM_PACK) {
+    throw std::invalid_argument(
+        fmt::format("packjit_python: op is {}; expected PACKJIT_CONV1D_PACK (1) or PACKJIT_SSM_PACK (2)", op));
+  }
+  const bool backward = packjit::api::is_backward_direction(direction);
+  if (op == PACKJIT_SSM_PACK) return backward ? Operator::ssm_pack_bwd : Operator::ssm_pack_fwd;
+  return backward ? Operator::conv1d_pack_bwd : Operator::conv1d_pack_fwd;
+}
+
+Call call_of(const packjit_python* given) {
   const packjit_python& python = read_struct(given, "packjit_python");
   for (const void* pointer :
        {python.exchange, python.tuple_item, python.save_thread, python.restore_thread, python.none}) {
@@ -45,9 +57,14 @@ Interpreter interpreter_of(const packjit_python* given) {
                     exchange->version.major, exchange->version.minor,
                     exchange->describe == nullptr ? " and cannot describe tensors" : ""));
   }
-  return {exchange, reinterpret_cast<void* (*)(void*, std::ptrdiff_t)>(python.tuple_item),
-          reinterpret_cast<void* (*)()>(python.save_thread), reinterpret_cast<void (*)(void*)>(python.restore_thread),
-          python.none};
+  return {exchange,
+          reinterpret_cast<void* (*)(void*, std::ptrdiff_t)>(python.tuple_item),
+          reinterpret_cast<void* (*)()>(python.save_thread),
+          reinterpret_cast<void (*)(void*)>(python.restore_thread),
+          python.none,
+          operator_of(python.op, python.direction),
+          python.fused != 0,
+          python.any_strides != 0};
 }
 
 /// 0 for dtypes that no operator takes.
@@ -66,11 +83,18 @@ std::int32_t c_dtype(const dlpack::DataType& type) {
   return 0;
 }
 
+bool has_dense_dimension(const packjit_tensor& tensor) {
+  for (std::int32_t i = 0; i < tensor.rank; ++i) {
+    if (tensor.shape[i] > 1 && tensor.stride[i] == 1) return true;
+  }
+  return false;
+}
+
 /// The tensors of one call as the C interface has them. They stay valid while the tuple does.
 class TupleTensors {
  public:
-  TupleTensors(const Interpreter& python, Operator op, void* tuple) {
-    for (const packjit::TensorRule& rule : packjit::tensor_rules(op)) {
+  TupleTensors(const Call& python, void* tuple) {
+    for (const packjit::TensorRule& rule : packjit::tensor_rules(python.op)) {
       void* object = python.tuple_item(tuple, static_cast<std::ptrdiff_t>(count_));
       if (count_ == 0 && object == python.none) {
         throw std::invalid_argument(fmt::format("tensor {}: None was given", rule.name));
@@ -84,7 +108,7 @@ class TupleTensors {
   [[nodiscard]] std::int32_t device_id() const { return device_id_; }
 
  private:
-  const packjit_tensor* read(const Interpreter& python, void* object, std::string_view name) {
+  const packjit_tensor* read(const Call& python, void* object, std::string_view name) {
     dlpack::Tensor found{};
     if (object == nullptr || python.exchange->describe(object, &found) != 0) {
       throw std::invalid_argument(
@@ -108,6 +132,12 @@ class TupleTensors {
     tensor.rank = found.rank;
     std::copy_n(found.shape, found.rank, tensor.shape);
     std::copy_n(found.strides, found.rank, tensor.stride);
+    if (!python.any_strides && !has_dense_dimension(tensor)) {
+      throw std::invalid_argument(
+          fmt::format("tensor {}: no dimension of it is dense; set any_strides once it is known that its numbers are "
+                      "those in memory",
+                      name));
+    }
     return &tensor;
   }
 
@@ -120,13 +150,13 @@ class TupleTensors {
 /// The GIL is somebody else's while it lives.
 class WithoutGil {
  public:
-  explicit WithoutGil(const Interpreter& python) : python_(python), thread_(python.save_thread()) {}
+  explicit WithoutGil(const Call& python) : python_(python), thread_(python.save_thread()) {}
   WithoutGil(const WithoutGil&) = delete;
   WithoutGil& operator=(const WithoutGil&) = delete;
   ~WithoutGil() { python_.restore_thread(thread_); }
 
  private:
-  const Interpreter& python_;
+  const Call& python_;
   void* thread_;
 };
 
@@ -165,19 +195,8 @@ class Scratch {
   dlpack::ManagedTensor* memory_ = nullptr;
 };
 
-Operator operator_of(std::int32_t op, std::int32_t direction) {
-  if (op != PACKJIT_CONV1D_PACK && op != PACKJIT_SSM_PACK) {
-    throw std::invalid_argument(
-        fmt::format("packjit_python_call: op is {}; expected PACKJIT_CONV1D_PACK (1) or PACKJIT_SSM_PACK (2)", op));
-  }
-  const bool backward = packjit::api::is_backward_direction(direction);
-  if (op == PACKJIT_SSM_PACK) return backward ? Operator::ssm_pack_bwd : Operator::ssm_pack_fwd;
-  return backward ? Operator::conv1d_pack_bwd : Operator::conv1d_pack_fwd;
-}
-
-void call(const packjit_python* given, const packjit_map& map, Operator op, bool fused, void* tuple) {
-  const Interpreter python = interpreter_of(given);
-  const TupleTensors tensors(python, op, tuple);
+void run(const Call& python, const packjit_map& map, void* tuple) {
+  const TupleTensors tensors(python, tuple);
   const std::int32_t type = tensors.device_type(), id = tensors.device_id();
   if (!map.device.backend->holds(type, id)) {
     throw std::invalid_argument("the tensors are on another device than the map: make a map on theirs");
@@ -192,18 +211,17 @@ void call(const packjit_python* given, const packjit_map& map, Operator op, bool
   const auto workspace = [&](Lane& lane, std::size_t bytes) {
     return type == dlpack::kCpu ? lane.workspace(bytes) : scratch.take(bytes, type, id);
   };
-  map.device.operators.find(op, fused, tensors.get())
-      .run(packjit::is_backward(op), stream, *map.map, tensors.get(),
+  map.device.operators.find(python.op, python.fused, tensors.get())
+      .run(packjit::is_backward(python.op), stream, *map.map, tensors.get(),
            std::ref(workspace));  // a copy would be allocated
 }
 
 }  // namespace
 
-extern "C" packjit_status packjit_python_call(const packjit_python* python, const packjit_map* map, int32_t op,
-                                              int32_t direction, int32_t fused, void* tensors) {
+extern "C" packjit_status packjit_python_call(const packjit_python* python, const packjit_map* map, void* tensors) {
   return guarded([&] {
     require(map, "packjit_python_call", "map");
     require(tensors, "packjit_python_call", "tensors");
-    call(python, *map, operator_of(op, direction), fused != 0, tensors);
+    run(call_of(python), *map, tensors);
   });
 }

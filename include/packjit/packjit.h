@@ -345,8 +345,8 @@ PACKJIT_API packjit_status packjit_ssm_backward(packjit_operator* op, void* stre
 
 /* --- calls from Python ------------------------------------------------------------------------------- */
 
-/* Of the interpreter, and of the library that the tensors are of: with them this one reads Python objects, and links
- * against neither. */
+/* A kind of call from Python, which the caller keeps: what it does, and functions of the interpreter and of the library
+ * that the tensors are of. With them this one reads Python objects, and links against neither. */
 typedef struct {
   size_t struct_size;
   void* exchange;       /* DLPackExchangeAPI*, version 1: what the tensors' type has as __dlpack_c_exchange_api__ */
@@ -354,15 +354,19 @@ typedef struct {
   void* save_thread;    /* PyEval_SaveThread */
   void* restore_thread; /* PyEval_RestoreThread */
   void* none;           /* Py_None */
+  int32_t op;           /* PACKJIT_CONV1D_PACK or PACKJIT_SSM_PACK */
+  int32_t direction;    /* PACKJIT_FORWARD or PACKJIT_BACKWARD */
+  int32_t fused;        /* softplus or silu: 0 or 1; the other options are what the tensors say */
+  int32_t any_strides;  /* 0: a tensor without a dense dimension (more than one element, stride 1) is refused. Some
+                         * libraries have views whose numbers are not those in memory, such as PyTorch's of the
+                         * imaginary parts of a conjugate, and no others tell them apart as cheaply. */
 } packjit_python;
 
 /* One of the four calls above, for a Python package that makes many. Reads the tuple `tensors`, which has the
- * operator's tensors in the order of its struct, None for those that there are not. The options are what the tensors
- * say; `fused` is softplus or silu, 0 or 1. Stream and workspace are of the tensors' library; the device is the map's,
- * which keeps the operator. The caller holds the GIL, which is given back while the call works. Where an object cannot
- * be described, a Python exception may be set as well. */
-PACKJIT_API packjit_status packjit_python_call(const packjit_python* python, const packjit_map* map, int32_t op,
-                                               int32_t direction, int32_t fused, void* tensors);
+ * operator's tensors in the order of its struct, None for those that there are not. Stream and workspace are of the
+ * tensors' library; the device is the map's, which keeps the operator. The caller holds the GIL, which is given back
+ * while the call works. Where an object cannot be described, a Python exception may be set as well. */
+PACKJIT_API packjit_status packjit_python_call(const packjit_python* python, const packjit_map* map, void* tensors);
 
 /* --- packing ------------------------------------------------------------------------------- */
 

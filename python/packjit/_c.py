@@ -135,11 +135,12 @@ PROTOTYPES = {
 
 class packjit_python(Sized):
     _fields_ = [("struct_size", c_size_t),
-                *_members("exchange tuple_item save_thread restore_thread none", c_void_p)]
+                *_members("exchange tuple_item save_thread restore_thread none", c_void_p),
+                *_members("op direction fused any_strides", c_int32)]
 
 
 # It needs the GIL: only through ctypes.PyDLL.
-PROTOTYPES["packjit_python_call"] = (c_int32, [_STRUCT, _HANDLE, c_int32, c_int32, c_int32, py_object])
+PROTOTYPES["packjit_python_call"] = (c_int32, [_STRUCT, _HANDLE, py_object])
 
 # --- packing ---
 

@@ -83,13 +83,18 @@ int stream_of(std::int32_t, std::int32_t, void** stream) {
 }
 const dlpack::Exchange kExchange{{1, 3}, nullptr, allocate, nullptr, nullptr, describe, stream_of};
 
-packjit_python python_with(const dlpack::Exchange& exchange) {
+packjit_python python_with(const dlpack::Exchange& exchange, std::int32_t op = PACKJIT_CONV1D_PACK,
+                           std::int32_t direction = PACKJIT_FORWARD, std::int32_t fused = 0) {
   return {sizeof(packjit_python),
           const_cast<dlpack::Exchange*>(&exchange),
           reinterpret_cast<void*>(&tuple_item),
           reinterpret_cast<void*>(&save_thread),
           reinterpret_cast<void*>(&restore_thread),
-          &none};
+          &none,
+          op,
+          direction,
+          fused,
+          0};
 }
 
 constexpr dlpack::DataType kFp32{dlpack::kFloat, 32, 1}, kBf16{dlpack::kBfloat, 16, 1};
@@ -123,7 +128,7 @@ class PythonCall : public ::testing::Test {
             &none};
   }
   packjit_status run_convolution(const MapHandle& map, std::vector<void*> tensors) {
-    return packjit_python_call(&python, map.get(), PACKJIT_CONV1D_PACK, PACKJIT_FORWARD, 0, &tensors);
+    return packjit_python_call(&python, map.get(), &tensors);
   }
   static bool says(const std::string& what) {
     return std::string(packjit_last_error()).find(what) != std::string::npos;
@@ -147,6 +152,9 @@ TEST_F(PythonCall, ComputesWhatTheTensorsSay) {
   std::vector<void*> tensors = convolution();
   tensors[2] = object(bias.data(), kFp32, {1});
   static_cast<Object*>(tensors[2])->tensor.byte_offset = 4;
+  EXPECT_EQ(run_convolution(map, tensors), PACKJIT_BAD_ARGUMENT);  // one element says nothing of its memory
+  EXPECT_TRUE(says("tensor bias: no dimension of it is dense")) << packjit_last_error();
+  python.any_strides = 1;
   EXPECT_DONE(run_convolution(map, tensors));
   EXPECT_EQ(conv.out, (std::vector<float>{101, 103, 106, 110, 114, 110, 130, 160}));
   EXPECT_EQ(state.taken, 0);  // host execution has its own workspace
@@ -176,13 +184,14 @@ TEST_F(PythonCall, MisuseIsNamedAndTheGilComesBack) {
   refused("on another device than the map", [&](auto& t) {
     for (const std::size_t i : {0, 1, 4}) at(t, i).tensor.device_type = dlpack::kCuda;
   });
+  refused("tensor out: no dimension of it is dense", [&](auto& t) { at(t, 4).strides[1] = 2; });
   std::vector<void*> tensors = convolution();
-  EXPECT_EQ(packjit_python_call(&python, map.get(), 3, PACKJIT_FORWARD, 0, &tensors), PACKJIT_BAD_ARGUMENT);
-  EXPECT_EQ(packjit_python_call(&python, map.get(), PACKJIT_SSM_PACK, 0, 0, &tensors), PACKJIT_BAD_ARGUMENT);
-  EXPECT_EQ(packjit_python_call(&python, nullptr, PACKJIT_SSM_PACK, PACKJIT_FORWARD, 0, &tensors),
-            PACKJIT_BAD_ARGUMENT);
-  EXPECT_EQ(packjit_python_call(&python, map.get(), PACKJIT_SSM_PACK, PACKJIT_FORWARD, 0, nullptr),
-            PACKJIT_BAD_ARGUMENT);
+  EXPECT_EQ(packjit_python_call(&python, nullptr, &tensors), PACKJIT_BAD_ARGUMENT);
+  EXPECT_EQ(packjit_python_call(&python, map.get(), nullptr), PACKJIT_BAD_ARGUMENT);
+  python = python_with(kExchange, 3);
+  refused("op is 3", [](auto&) {});
+  python = python_with(kExchange, PACKJIT_CONV1D_PACK, 0);
+  refused("direction is 0", [](auto&) {});
   dlpack::Exchange newer = kExchange;
   newer.version.major = 2;
   python = python_with(newer);
@@ -211,7 +220,8 @@ class PythonCallOnAGpu : public PythonCall {
     add(kBf16, wide);
     tensors.insert(tensors.end(), {&none, &none});
     inputs();
-    return packjit_python_call(&python, boundaries, PACKJIT_SSM_PACK, PACKJIT_BACKWARD, 1, &tensors);
+    python = python_with(kExchange, PACKJIT_SSM_PACK, PACKJIT_BACKWARD, 1);
+    return packjit_python_call(&python, boundaries, &tensors);
   }
   FakeDriver fake;
   DeviceHandle device{new packjit_device(api::cuda_backend(fake.driver(), 0, FakeDriver::compiler()))};

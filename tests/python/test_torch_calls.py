@@ -33,13 +33,15 @@ def test_misuse_is_named(device, message):
         pt.ssm_pack(**given)
 
 
-TABLES = {"of PyTorch": exchange.PYTHON, "in Python": exchange.python_with(ctypes.addressof(exchange.TABLE_IN_PYTHON))}
+TABLES = {"of PyTorch": exchange.TABLE, "in Python": ctypes.addressof(exchange.TABLE_IN_PYTHON)}
 
 
 @pytest.fixture(params=TABLES)
-def table(request, monkeypatch):
+def table(request):
     """Both ways in which the library can read tensors; older versions of PyTorch have the second alone."""
-    monkeypatch.setattr(calls, "_python", ctypes.addressof(TABLES[request.param]))
+    calls.use(TABLES[request.param])
+    yield
+    calls.use(exchange.TABLE)
 
 
 def test_both_tables_give_the_same(device, table):
@@ -106,11 +108,17 @@ def test_views_with_the_negative_bit(device):
     found, = torch.autograd.grad(torch.complex(torch.zeros_like(y), y).conj(), leaf, torch.complex(dout, dout))
     assert torch.equal(found, expected)
 
+    one = torch.randn(1, 1, 1, device=device)  # its strides say nothing
+    of_one = pt.SequenceMap.rows(1, 1, torch.device(device))
+    lazy = torch.complex(torch.zeros_like(one), -one).conj().imag
+    kernel = torch.randn(1, 4, device=device)
+    assert torch.equal(pt.conv1d_pack(lazy, kernel, seq_map=of_one), pt.conv1d_pack(one, kernel, seq_map=of_one))
 
-def test_an_interruption_while_tensors_are_read_is_raised(device, monkeypatch):
+
+@pytest.mark.parametrize("table", ["in Python"], indirect=True)
+def test_an_interruption_while_tensors_are_read_is_raised(device, table, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
-    monkeypatch.setattr(calls, "_python", ctypes.addressof(TABLES["in Python"]))
     given, seq_map = conv_inputs(device), seq_map_on(device)
     with monkeypatch.context() as patch, torch.no_grad(), pytest.raises(KeyboardInterrupt):
         patch.setattr(exchange, "_description", interrupted)

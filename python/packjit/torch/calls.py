@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from typing import Optional, Tuple
 
 import torch
@@ -12,7 +13,7 @@ import packjit
 from packjit import _c
 from packjit._library import call_with_gil, raise_last
 from packjit.errors import BadArgument
-from packjit.torch.exchange import INTERRUPTIONS, PYTHON
+from packjit.torch.exchange import INTERRUPTIONS, TABLE, python_with
 from packjit.torch.sequence_map import device_of
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.complex64)
@@ -41,19 +42,34 @@ SSM_PACK = Operator(_c.SSM_PACK, "u delta A B C D z delta_bias initial_states", 
                     "dout dfinal_states checkpoints", dense="A D delta_bias initial_states dfinal_states",
                     constant="B C")
 
-_python = ctypes.addressof(PYTHON)
+def _kinds_of_calls(table: int):
+    """All there are with a table of exchange.py, by (op, direction, fused, any_strides)."""
+    members = "op", "direction", "fused", "any_strides"
+    operators, directions, switch = (_c.CONV1D_PACK, _c.SSM_PACK), (_c.FORWARD, _c.BACKWARD), (False, True)
+    return {call: python_with(table, **dict(zip(members, call)))
+            for call in itertools.product(operators, directions, switch, switch)}
+
+
+def use(table: int) -> None:
+    """From now on calls read tensors through this table."""
+    global _kinds, _addresses
+    _kinds = _kinds_of_calls(table)
+    _addresses = {call: ctypes.addressof(kind) for call, kind in _kinds.items()}
+
+
+use(TABLE)
 
 
 def run(operator: Operator, direction: int, fused: bool, seq_map: packjit.SequenceMap,
-        tensors: Tuple[Optional[Tensor], ...]) -> None:
+        tensors: Tuple[Optional[Tensor], ...], any_strides: bool = False) -> None:
     """Runs one direction of the operator on the tensors' device and current stream.
 
     `tensors`: as `operator.names` has them, outputs included; the operator's options follow from them. `fused`:
-    softplus of the scan, SiLU of the convolution. Parameters and states are taken dense; those that are not are copied.
-    Raises PackjitError.
+    softplus of the scan, SiLU of the convolution. Parameters and states are taken dense; those that are not are copied,
+    and so are views whose numbers are not those in memory. `any_strides`: there are none of these. Raises PackjitError.
     """
     try:
-        status = call_with_gil()(_python, seq_map.handle, operator.op, direction, fused, tensors)
+        status = call_with_gil()(_addresses[operator.op, direction, fused, any_strides], seq_map.handle, tensors)
     except Exception:  # PyTorch's, of a tensor that has no memory to describe
         _refuse_unusable(operator.names[direction], tensors, seq_map)
         raise
@@ -61,12 +77,19 @@ def run(operator: Operator, direction: int, fused: bool, seq_map: packjit.Sequen
         raise INTERRUPTIONS.pop()
     if status:
         _refuse_unusable(operator.names[direction], tensors, seq_map)
-        # Looked for only now, since looking costs every call.
-        dense = tuple([tensor.contiguous() if tensor is not None and operator.takes_dense(name, tensor) else tensor
-                       for name, tensor in zip(operator.names[direction], tensors)])
-        if status != _c.BAD_ARGUMENT or all([a is b for a, b in zip(dense, tensors)]):
+        if any_strides or status != _c.BAD_ARGUMENT:
             raise_last(status)
-        run(operator, direction, fused, seq_map, dense)
+        run(operator, direction, fused, seq_map, _in_memory(operator, direction, tensors), True)
+
+
+def _in_memory(operator: Operator, direction: int, tensors: Tuple[Optional[Tensor], ...]):
+    """The tensors, copied where memory does not have what a call takes. Only once a call was refused: looking costs."""
+    def prepare(name: str, tensor: Optional[Tensor]) -> Optional[Tensor]:
+        if tensor is None:
+            return None
+        tensor = tensor.resolve_neg()  # with PyTorch's negative bit numbers have the other sign in memory
+        return tensor.contiguous() if operator.takes_dense(name, tensor) else tensor
+    return tuple([prepare(name, tensor) for name, tensor in zip(operator.names[direction], tensors)])
 
 
 def _refuse_unusable(names: Tuple[str, ...], tensors: Tuple[Optional[Tensor], ...],

@@ -120,12 +120,12 @@ def _table_of_pytorch() -> int:
     return address if table.major == _VERSION and table.describe else 0
 
 
-def python_with(exchange: int) -> _c.packjit_python:
-    """`exchange`: the address of a table."""
+def python_with(exchange: int, **call: int) -> _c.packjit_python:
+    """`exchange`: the address of a table. `call`: what the calls do."""
     functions = {name: ctypes.cast(getattr(ctypes.pythonapi, function), c_void_p).value for name, function in (
         ("tuple_item", "PyTuple_GetItem"), ("save_thread", "PyEval_SaveThread"),
         ("restore_thread", "PyEval_RestoreThread"))}
-    return _c.packjit_python(exchange=exchange, none=id(None), **functions)
+    return _c.packjit_python(exchange=exchange, none=id(None), **functions, **call)
 
 
-PYTHON = python_with(_table_of_pytorch() or ctypes.addressof(TABLE_IN_PYTHON))
+TABLE = _table_of_pytorch() or ctypes.addressof(TABLE_IN_PYTHON)  # its address

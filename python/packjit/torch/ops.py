@@ -125,12 +125,10 @@ def is_plain(*tensors: Optional[Tensor]) -> bool:
     """Whether nothing wants to see the operators of a call on these tensors."""
     if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None:
         return False
-    given = [tensor for tensor in tensors if tensor is not None]
-    # A view with PyTorch's negative bit has numbers in memory that the dispatcher negates first.
-    return _PLAIN.issuperset(map(type, given)) and not any(map(Tensor.is_neg, given))
+    return _PLAIN.issuperset(map(type, tensors))
 
 
-_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))
 
 
 def wants_gradients(*tensors: Optional[Tensor]) -> bool:
