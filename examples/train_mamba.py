@@ -513,7 +513,11 @@ def packers_of(given, processes: Processes, lengths: numpy.ndarray) -> list[Pack
 def train(given: argparse.Namespace, processes: Processes, progress: Progress) -> None:
     if not given.resume and (given.out / "checkpoint.pt").exists():
         raise SystemExit(f"--out {given.out} holds a checkpoint: give --resume to go on from it, or another folder")
-    given.out.mkdir(parents=True, exist_ok=True)
+    try:
+        given.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SystemExit(f"--out {given.out} is no folder and cannot be made one: {error.strerror}; name a folder that "
+                         "can be written") from error
     if processes.is_first:
         for part in given.out.glob("checkpoint.pt.*.part"):  # of a run that was killed while it wrote
             part.unlink()

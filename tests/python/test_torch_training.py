@@ -319,6 +319,8 @@ def test_a_loss_that_is_no_number_stops_the_run(train, text, tmp_path):
 
 def test_what_cannot_be_done_is_said(train, text, tmp_path):
     arguments = ["--text", str(text), "--out", str(tmp_path), *SMALL]
+    with pytest.raises(SystemExit, match="--out /dev/null is no folder and cannot be made one"):
+        train.main(["--text", str(text), "--out", os.devnull, *SMALL])
     with pytest.raises(SystemExit, match="--resume: there is no .*checkpoint.pt"):
         train.main([*arguments, "--resume"])
     with pytest.raises(SystemExit, match="--shard divides parameters over processes, and there is one"):
