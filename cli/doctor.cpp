@@ -49,8 +49,7 @@ struct Findings {
 /// Databases that are off are nobody's fault.
 std::string missing_database(const Findings& found) {
   if (found.databases.off || found.database_problem.empty()) return {};
-  return fmt::format("tuned Configs of this user are not used: {}; set PACKJIT_DATABASE_DIR to a folder, or to off",
-                     found.database_problem);
+  return fmt::format("tuned Configs of this user are not used: {}", found.database_problem);
 }
 
 /// Where recording would fail. The file itself is made by the first call, and not here.

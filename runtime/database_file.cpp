@@ -46,7 +46,7 @@ DatabaseLocation database_location() {
     location.folder = *home + "/.local/share/packjit";
   } else {
     location.problem =
-        "none of PACKJIT_DATABASE_DIR, XDG_DATA_HOME and HOME is set; set PACKJIT_DATABASE_DIR to a folder";
+        "none of PACKJIT_DATABASE_DIR, XDG_DATA_HOME and HOME is set; set PACKJIT_DATABASE_DIR to a folder, or to off";
   }
   return location;
 }

@@ -339,7 +339,8 @@ TEST(DatabaseLocation, TakesTheFirstThatIsSet) {
   EXPECT_TRUE(with("off", "/data", "/h").off);
   EXPECT_EQ(with("off", "/data", "/h").folder, "");
   EXPECT_EQ(with(nullptr, nullptr, nullptr).problem,
-            "none of PACKJIT_DATABASE_DIR, XDG_DATA_HOME and HOME is set; set PACKJIT_DATABASE_DIR to a folder");
+            "none of PACKJIT_DATABASE_DIR, XDG_DATA_HOME and HOME is set; set PACKJIT_DATABASE_DIR to a folder, or to "
+            "off");
 }
 
 }  // namespace
