@@ -8,11 +8,13 @@ from typing import Optional, Tuple, Union
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 from packjit.errors import BadArgument, PackjitError
 from packjit.torch import ops
 from packjit.torch.sequence_map import SequenceMap, live_map
 
+_FP32 = torch.float32
 Output = Union[Tensor, Tuple[Tensor, Tensor]]
 # A quick answer for any type of device, where this PyTorch has it.
 _autocast_may_be_on = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
@@ -33,7 +35,7 @@ def conv1d_pack(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, *, seq
     where the latter are as initial_states. Both have gradients. Raises PackjitError (BadArgument is a ValueError too).
     """
     _check_map(seq_map)
-    eager = not torch.compiler.is_compiling()
+    eager = not is_compiling()
     if eager and forward_ad._current_level >= 0:
         _refuse_tangents(x, weight, bias, initial_states)
     if activation not in (None, "silu", "swish"):
@@ -78,15 +80,17 @@ def ssm_pack(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Optio
     ValueError too).
     """
     _check_map(seq_map)
-    eager = not torch.compiler.is_compiling()
+    eager = not is_compiling()
     if eager and forward_ad._current_level >= 0:
         _refuse_tangents(u, delta, A, B, C, D, z, delta_bias, initial_states)
     is_complex = A.is_complex()
     if is_complex or B.dim() == 2 or C.dim() == 2:
         A, B, C, initial_states = _with_constants(A, B, C, initial_states)
-    A, D, delta_bias, initial_states = [
-        tensor if tensor is None or tensor.dtype is torch.float32 or tensor.dtype is torch.complex64
-        else tensor.to(torch.float32) for tensor in (A, D, delta_bias, initial_states)]
+    if not (A.dtype is _FP32 and (D is None or D.dtype is _FP32) and initial_states is None
+            and (delta_bias is None or delta_bias.dtype is _FP32)):
+        A, D, delta_bias, initial_states = [
+            tensor if tensor is None or tensor.dtype is torch.complex64 else tensor.to(_FP32)
+            for tensor in (A, D, delta_bias, initial_states)]
     # Complex tensors may be conjugates that PyTorch computes later; the dispatcher sees to that.
     if eager and not is_complex and ops.is_plain(u, delta, A, B, C, D, z, delta_bias, initial_states):
         if _autocast_may_be_on() and torch.is_autocast_enabled(u.device.type):
@@ -164,7 +168,7 @@ def causal_conv1d_fn(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, s
         if tuple(initial_states.shape) != expected:
             raise BadArgument(f"causal_conv1d_fn: initial_states has shape {tuple(initial_states.shape)}, expected "
                               f"{expected}: with seq_idx one for each row, (batch, dim, width - 1)")
-        if torch.compiler.is_compiling():
+        if is_compiling():
             raise BadArgument("causal_conv1d_fn: inside torch.compile seq_idx does not tell how many sequences there "
                               "are; give states of all of them and a seq_map with limits")
         initial_states = _states_of_rows(initial_states, seq_idx, seq_map.n_sequences)
@@ -244,7 +248,7 @@ def _map_of(batch: int, seqlen: int, device: torch.device, position_indices: Opt
         return SequenceMap.from_cu_seqlens(cu_seqlens, batch, seqlen)
     if seq_idx is not None:
         return SequenceMap.from_seq_idx(seq_idx)
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return SequenceMap.rows(batch, seqlen, device)
     if torch._C._len_torch_dispatch_stack():  # FakeTensorMode and the like: their tensors are not to be kept
         return SequenceMap.rows(batch, seqlen, device)

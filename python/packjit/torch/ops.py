@@ -35,6 +35,8 @@ def _dense_like(tensor: Optional[Tensor], dtype: Optional[torch.dtype] = None) -
 
 def _weights_for(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tuple[Tensor, Optional[Tensor]]:
     """weight and bias in one dtype: fp32 where one of them is, which takes any activations, else x's."""
+    if weight.dtype is x.dtype and (bias is None or bias.dtype is x.dtype):
+        return weight, bias
     dtype = torch.float32 if torch.float32 in (weight.dtype, None if bias is None else bias.dtype) else x.dtype
     return (weight if weight.dtype is dtype else _real(weight, "weight").to(dtype),
             bias if bias is None or bias.dtype is dtype else _real(bias, "bias").to(dtype))
@@ -123,12 +125,13 @@ _is_batched = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda ten
 
 def is_plain(*tensors: Optional[Tensor]) -> bool:
     """Whether nothing wants to see the operators of a call on these tensors."""
-    if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None:
+    if _dispatch_modes() or _functorch_level() is not None:
         return False
     return _PLAIN.issuperset(map(type, tensors))
 
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))
+_dispatch_modes, _functorch_level = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack
 
 
 def wants_gradients(*tensors: Optional[Tensor]) -> bool:
