@@ -98,7 +98,7 @@ void check_dtype(const Spec& spec, const TensorRule& rule, const TensorView& vie
 
 /// Parameters, states and their gradients are read and written as dense arrays.
 void check_dense(const Spec& spec, const TensorRule& rule, const TensorView& view) {
-  if (rule.shape.starts_with("batch seqlen")) return;
+  if (rule.shape.starts_with("batch seqlen") || std::ranges::find(view.size, 0) != view.size.end()) return;
   std::int64_t dense = 1;
   for (std::size_t i = view.size.size(); i-- > 0;) {
     if (view.size[i] > 1 && view.stride[i] != dense) {

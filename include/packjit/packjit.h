@@ -357,9 +357,9 @@ typedef struct {
   int32_t op;           /* PACKJIT_CONV1D_PACK or PACKJIT_SSM_PACK */
   int32_t direction;    /* PACKJIT_FORWARD or PACKJIT_BACKWARD */
   int32_t fused;        /* softplus or silu: 0 or 1; the other options are what the tensors say */
-  int32_t any_strides;  /* 0: a tensor without a dense dimension (more than one element, stride 1) is refused. Some
-                         * libraries have views whose numbers are not those in memory, such as PyTorch's of the
-                         * imaginary parts of a conjugate, and no others tell them apart as cheaply. */
+  int32_t any_strides;  /* 0: a tensor without a dense dimension (more than one element, stride 1) is refused, so that
+                         * the caller looks closer: PyTorch's views of the imaginary parts of a conjugate have none,
+                         * and their numbers are not those in memory. */
 } packjit_python;
 
 /* One of the four calls above, for a Python package that makes many. Reads the tuple `tensors`, which has the

@@ -67,6 +67,9 @@ def _describe(array: Any, name: str):
     """(in host memory?, address, dtype's name, shape, strides in elements)"""
     if hasattr(array, "data_ptr") and hasattr(array, "stride"):  # PyTorch, whose DLPack refuses what needs gradients
         dtype = _known(str(array.dtype).rpartition(".")[2], name)
+        if array.is_conj() or array.is_neg():
+            raise BadArgument(f"tensor {name}: it is a view whose numbers are not those in memory (PyTorch's conjugate or "
+                              "negative bit); give its resolve_conj().resolve_neg()")
         return array.device.type == "cpu", array.data_ptr(), dtype, tuple(array.shape), array.stride()
     if hasattr(array, "__array_interface__"):
         interface = array.__array_interface__

@@ -75,8 +75,8 @@ class Step:
     def _taken(self, tokens: np.ndarray, ahead: int, where: np.ndarray, padding: int,
                dtype: Optional[np.dtype] = None) -> np.ndarray:
         if tokens.shape != (self.starts[-1],):
-            raise BadArgument(f"Step: tokens has shape {tokens.shape}, and the documents have {self.starts[-1]} tokens: "
-                              "give all documents one after the other, with as many tokens as their lengths said")
+            raise BadArgument(f"Step: tokens has shape {tokens.shape}, and the documents have {self.starts[-1]} "
+                              "tokens: give all documents one after the other, with as many tokens as their lengths said")
         result = np.full(where.shape, padding, dtype or tokens.dtype)
         result[where] = tokens[self.starts[self.document_ids[where]] + self.document_offsets[where] + ahead]
         return result

@@ -139,3 +139,45 @@ def test_scratch_memory_in_python_is_given_back():
     like.shape[0] = 1 << 60
     assert table.allocate(ctypes.byref(like), ctypes.byref(made), None, set_error) == -1
     assert len(errors) == 1 and not exchange._lent
+
+
+def test_complex_numbers_lose_no_imaginary_part():
+    """Under autocast, or where a parameter is cast."""
+    conv, scan, seq_map = conv_inputs("cpu"), ssm_inputs("cpu"), seq_map_on("cpu")
+    states = torch.zeros(6, DIM, 3, dtype=torch.complex64)
+    with pytest.raises(packjit.BadArgument, match="initial_states is torch.complex64, expected real numbers"):
+        pt.conv1d_pack(**conv, seq_map=seq_map, initial_states=states)
+    with pytest.raises(packjit.BadArgument, match="tensor D: its dtype is torch.complex128"):
+        pt.ssm_pack(**{**scan, "D": scan["D"].to(torch.complex128)}, seq_map=seq_map)
+    with torch.autocast("cpu", torch.bfloat16):
+        with pytest.raises(packjit.BadArgument, match="found complex64"):
+            pt.conv1d_pack(**{**conv, "x": conv["x"].to(torch.complex64)}, seq_map=seq_map)
+        for name in ("u", "z"):
+            with pytest.raises(packjit.BadArgument, match="complex64"):
+                pt.ssm_pack(**{**scan, name: scan[name].to(torch.complex64)}, seq_map=seq_map)
+
+
+def test_a_switch_is_what_python_takes_it_for():
+    given, seq_map = ssm_inputs("cpu"), seq_map_on("cpu")
+    for value in (None, 0, 1, "on"):
+        found = pt.ssm_pack(**given, seq_map=seq_map, delta_softplus=value)
+        assert torch.equal(found, pt.ssm_pack(**given, seq_map=seq_map, delta_softplus=bool(value)))
+
+
+def test_traced_calls_compute():
+    """torch.jit.trace sees PyTorch's operators alone: the registered ones, not what an eager call writes itself."""
+    given, seq_map = {name: tensor.detach() for name, tensor in conv_inputs("cpu").items()}, seq_map_on("cpu")
+    traced = torch.jit.trace(lambda x: pt.conv1d_pack(x, given["weight"], given["bias"], seq_map=seq_map), given["x"])
+    other = torch.randn_like(given["x"])
+    assert torch.equal(traced(other), pt.conv1d_pack(**{**given, "x": other}, seq_map=seq_map))
+
+
+def test_views_whose_numbers_are_not_in_memory_are_refused_without_the_pytorch_layer():
+    """packjit.Conv1dPack reads memory, of PyTorch's tensors too."""
+    device = packjit.Device.host()
+    of_rows = packjit.SequenceMap.from_host(device, "rows", None, 1, 8)
+    lazy = torch.randn(1, 8, 4, dtype=torch.complex64).conj()
+    for x in (lazy.imag, lazy):
+        with pytest.raises(packjit.BadArgument, match="tensor x: .*conjugate or negative bit"):
+            packjit.Conv1dPack(device, dtype="float32").forward(of_rows, x=x, weight=torch.zeros(4, 4),
+                                                                bias=torch.zeros(4), out=torch.empty(1, 8, 4))

@@ -361,3 +361,19 @@ def test_rows_compile_whole(device):
 
     for found, expected in zip(torch.compile(both, fullgraph=True, backend="aot_eager")(conv, scan), both(conv, scan)):
         assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("form", ["rows", "packed"])
+def test_states_before_a_single_tap_are_empty(device, form):
+    x, weight = torch.randn(BATCH, DIM, SEQLEN, device=device), torch.randn(DIM, 1, device=device)
+    given = {} if form == "rows" else {"position_indices": torch.arange(SEQLEN, device=device).expand(BATCH, -1)}
+    empty = torch.zeros(BATCH, DIM, 0, device=device)
+    out, states = pt.causal_conv1d_fn(x, weight, initial_states=empty, return_final_states=True, **given)
+    assert states.shape == (BATCH, DIM, 0)
+    assert_close(out, x * weight, "one tap")
+
+
+def test_room_for_states_of_another_shape_is_refused():
+    with pytest.raises(packjit.BadArgument, match="final_states_out has shape"):
+        pt.causal_conv1d_fn(torch.randn(BATCH, DIM, SEQLEN), torch.randn(DIM, 4), return_final_states=True,
+                            final_states_out=torch.empty(5, BATCH, DIM, 3))

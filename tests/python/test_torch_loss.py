@@ -133,3 +133,15 @@ def test_no_tokens_are_a_loss_of_zero_with_gradients():
     loss = linear_cross_entropy(hidden, weight, torch.zeros(0, dtype=torch.int64), torch.zeros(0))
     loss.backward()
     assert loss.item() == 0 and hidden.grad.shape == (0, 4) and (weight.grad == 0).all()
+
+
+@pytest.mark.parametrize("chunk", [20_000, 4096])
+def test_sums_over_tokens_beyond_fp16_are_divided_first(chunk):
+    """Of 20,000 tokens each adds 4.5 to a gradient that is their mean: fp16 ends at 65,504."""
+    tokens = 20_000
+    hidden, weight = torch.full((tokens, 8), 6.0, dtype=torch.float16), torch.zeros(4, 8, dtype=torch.float16)
+    weight.requires_grad_()
+    loss = linear_cross_entropy(hidden, weight, torch.zeros(tokens, dtype=torch.int64), torch.ones(tokens), chunk)
+    (loss / tokens).backward()
+    assert weight.grad.dtype is torch.float16
+    assert torch.equal(weight.grad, torch.tensor([-4.5, 1.5, 1.5, 1.5], dtype=torch.float16)[:, None].expand(4, 8))

@@ -189,3 +189,52 @@ def test_bad_calls_are_refused():
         model(ids, seq_idx=ids, targets=ids)
     with pytest.raises(ValueError, match="dt_init is 'other'"):
         Mamba(16, dt_init="other")
+
+
+def inner_parts():
+    """(dim 8, width 4, dt_rank 1, d_state 4): what mamba_inner takes behind xz"""
+    torch.manual_seed(1)
+    return [torch.randn(8, 4), torch.randn(8), torch.randn(1 + 2 * 4, 8), torch.randn(8, 1), -torch.rand(8, 4),
+            torch.randn(8), torch.randn(8)]
+
+
+def test_fp32_activations_under_autocast():
+    """They go to autocast's dtype in the fused block as in the separate operators."""
+    torch.manual_seed(0)
+    block, hidden, seq_map = Mamba(16), torch.randn(1, 12, 16), SequenceMap.rows(1, 12, torch.device("cpu"))
+    block.in_proj.register_forward_hook(lambda module, given, out: out.float())
+    with torch.autocast("cpu", torch.bfloat16):
+        eager, compiled = block(hidden, seq_map), torch.compile(block, backend="eager")(hidden, seq_map)
+    assert eager.dtype is compiled.dtype is torch.bfloat16
+    assert error(eager, compiled) < BF16_BOUND
+
+
+def test_a_backward_inside_autocast_has_the_dtypes_of_its_forward():
+    parts, seq_map, gradients = inner_parts(), SequenceMap.rows(2, 12, torch.device("cpu")), []
+    for inside in (False, True):
+        xz = torch.randn(2, 12, 16, generator=torch.Generator().manual_seed(2)).requires_grad_()
+        loss = mamba_inner.mamba_inner(xz, *parts, seq_map).square().sum()
+        with torch.autocast("cpu", torch.bfloat16, enabled=inside):
+            loss.backward()
+        gradients.append(xz.grad)
+    assert torch.equal(*gradients)
+
+
+def test_a_channel_major_projection():
+    parts, seq_map, gradients = inner_parts(), SequenceMap.rows(2, 12, torch.device("cpu")), []
+    turned = torch.randn(2, 16, 12).transpose(1, 2)
+    for xz in (turned.clone(memory_format=torch.preserve_format), turned.contiguous()):
+        xz.requires_grad_()
+        mamba_inner.mamba_inner(xz, *parts, seq_map).square().sum().backward()
+        gradients.append(xz.grad)
+    assert error(*gradients) < FP32_BOUND
+
+
+def test_the_head_stays_the_embedding():
+    config = MambaConfig(d_model=16, n_layer=1, vocab_size=32)
+    model = MambaLM(config)
+    for other in (MambaLM(config, device="meta"), MambaLM(config, device="meta").to_empty(device="cpu")):
+        other.load_state_dict(model.state_dict(), assign=True)
+        assert other.lm_head.weight is other.backbone.embedding.weight
+        assert len(list(other.parameters())) == len(list(model.parameters()))
+    assert model.bfloat16().lm_head.weight is model.backbone.embedding.weight

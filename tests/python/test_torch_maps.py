@@ -158,6 +158,8 @@ def test_the_rows_of_drop_ins_serve_training_after_inference_and_fake_tensors():
 def test_a_tensor_in_place_of_a_map_is_named():
     with pytest.raises(packjit.BadArgument, match="boundaries as tensors go by name"):
         pt.Mamba(16)(torch.ones(1, 8, 16), torch.arange(8)[None])
+    with pytest.raises(packjit.BadArgument, match=r"position_indices: it is a list, expected a tensor \(batch, seqlen"):
+        pt.SequenceMap.from_position_indices([[0, 1]])
     with pytest.raises(packjit.BadArgument, match="max_sequences is 0 and max_seqlen is 0, expected 1 or more"):
         pt.SequenceMap.from_position_indices(torch.arange(8)[None], max_sequences=0, max_seqlen=0)
 

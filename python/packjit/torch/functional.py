@@ -16,8 +16,6 @@ from packjit.torch.sequence_map import SequenceMap, live_map
 
 _FP32 = torch.float32
 Output = Union[Tensor, Tuple[Tensor, Tensor]]
-# A quick answer for any type of device, where this PyTorch has it.
-_autocast_may_be_on = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 
 
 def conv1d_pack(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, *, seq_map: SequenceMap,
@@ -42,9 +40,9 @@ def conv1d_pack(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, *, seq
         raise BadArgument(f"conv1d_pack: activation is {activation!r}, expected None, 'silu' or 'swish'")
     silu = activation is not None
     if initial_states is not None and initial_states.dtype != x.dtype:
-        initial_states = initial_states.to(x.dtype)
+        initial_states = ops.real(initial_states, "initial_states").to(x.dtype)
     if eager and ops.is_plain(x, weight, bias, initial_states):
-        if _autocast_may_be_on() and torch.is_autocast_enabled(x.device.type):
+        if ops.autocast_may_be_on() and torch.is_autocast_enabled(x.device.type):
             x = ops.to_autocast_dtype(x, x.device.type)
             initial_states = ops.to_autocast_dtype(initial_states, x.device.type)
         handle = seq_map.handle
@@ -89,11 +87,11 @@ def ssm_pack(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Optio
     if not (A.dtype is _FP32 and (D is None or D.dtype is _FP32) and initial_states is None
             and (delta_bias is None or delta_bias.dtype is _FP32)):
         A, D, delta_bias, initial_states = [
-            tensor if tensor is None or tensor.dtype is torch.complex64 else tensor.to(_FP32)
+            tensor if tensor is None or tensor.is_complex() else tensor.to(_FP32)
             for tensor in (A, D, delta_bias, initial_states)]
     # Complex tensors may be conjugates that PyTorch computes later; the dispatcher sees to that.
     if eager and not is_complex and ops.is_plain(u, delta, A, B, C, D, z, delta_bias, initial_states):
-        if _autocast_may_be_on() and torch.is_autocast_enabled(u.device.type):
+        if ops.autocast_may_be_on() and torch.is_autocast_enabled(u.device.type):
             u, delta, B, C, z = [ops.to_autocast_dtype(tensor, u.device.type) for tensor in (u, delta, B, C, z)]
         handle = seq_map.handle
         if ops.wants_gradients(u, delta, A, B, C, D, z, delta_bias, initial_states):
@@ -178,6 +176,9 @@ def causal_conv1d_fn(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, s
         return result.transpose(1, 2)
     out, states = result
     if final_states_out is not None:
+        if final_states_out.shape != states.shape:
+            raise BadArgument(f"causal_conv1d_fn: final_states_out has shape {tuple(final_states_out.shape)}, expected "
+                              f"{tuple(states.shape)}")
         states = final_states_out.copy_(states)
     return out.transpose(1, 2), states
 

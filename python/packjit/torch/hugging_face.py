@@ -21,7 +21,8 @@ def patch_mamba(model: nn.Module) -> nn.Module:
     seq_map, cu_seqlens or seq_idx. Its weights stay where they are, so a trainer, a checkpoint or a state dict sees no
     difference. No label is predicted from another sequence: with labels, position_ids are needed, and where they are 0
     or negative the label is ignored. Without boundaries, the model is what it was: for generation, for example. Packed
-    calls keep no cache and take no attention_mask: padding is a negative position. Raises ValueError where the model
+    calls keep no cache and take no attention_mask: padding is a negative position. Not for nn.DataParallel, whose
+    copies would use the first GPU's parameters: take DistributedDataParallel. Raises ValueError where the model
     has no Mamba mixer, or one with another activation than SiLU.
     """
     mixers = [module for module in model.modules() if type(module).__name__ == "MambaMixer"]

@@ -100,8 +100,19 @@ class MambaLM(nn.Module):
         self.config, self.checkpoints, self.fuse, self.chunk_tokens = config, checkpoints, fuse, CHUNK_TOKENS
         self.backbone = Backbone(config, device, dtype)
         self.lm_head = nn.Linear(config.d_model, config.padded_vocab_size, bias=False, device="meta", dtype=dtype)
-        self.lm_head.weight = self.backbone.embedding.weight
+        self.tie_weights()
+        self.register_load_state_dict_post_hook(lambda model, _: model.tie_weights())
         self._init_weights()
+
+    def tie_weights(self) -> None:
+        """Makes the head's weight the embedding's. What may replace parameters does it: to_empty(), load_state_dict()
+        with assign=True."""
+        self.lm_head.weight = self.backbone.embedding.weight
+
+    def _apply(self, *arguments, **named):
+        super()._apply(*arguments, **named)
+        self.tie_weights()
+        return self
 
     @torch.no_grad()
     def _init_weights(self) -> None:

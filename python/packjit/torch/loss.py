@@ -31,10 +31,10 @@ def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: to
     """Sum over tokens of weights[t] * -log softmax(hidden[t] @ weight.T)[targets[t]], a scalar in fp32.
 
     hidden: (tokens, d_model), weight: (vocabulary, d_model), of one floating dtype; targets: (tokens) int64, negative
-    where there is nothing to predict; weights: (tokens) fp32, taken as constants. Logits are computed for `chunk_tokens` tokens at a time, and
-    the gradient of hidden and weight with them: the backward only scales both. Divide the sum by the sum of
-    the weights of the whole step (all micro-batches, all ranks), not of this call. fuse: through torch.compile on a
-    GPU.
+    where there is nothing to predict; weights: (tokens) fp32, taken as constants. Logits are computed for
+    `chunk_tokens` tokens at a time, and the gradient of hidden and weight with them: the backward only scales both.
+    Divide the sum by the sum of the weights of the whole step (all micro-batches, all ranks), not of this call. With
+    fp16 the gradient of weight is multiplied and summed in fp32. fuse: through torch.compile on a GPU.
     """
     if hidden.dim() != 2 or weight.dim() != 2 or hidden.shape[1] != weight.shape[1]:
         raise BadArgument(f"linear_cross_entropy takes hidden (tokens, d_model) and weight (vocabulary, d_model), "
@@ -45,7 +45,8 @@ def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: to
         raise BadArgument(f"linear_cross_entropy takes one target and one weight for each of {hidden.shape[0]} tokens, "
                           f"and was given {tuple(targets.shape)} and {tuple(weights.shape)}")
     if hidden.dtype != weight.dtype:
-        raise BadArgument(f"linear_cross_entropy: hidden is {hidden.dtype} and weight {weight.dtype}: convert one of them")
+        raise BadArgument(f"linear_cross_entropy: hidden is {hidden.dtype} and weight {weight.dtype}: convert one of "
+                          "them")
     weights = weights.detach().masked_fill(targets < 0, 0)
     return _LinearCrossEntropy.apply(hidden, weight, targets.clamp(min=0), weights, chunk_tokens, fuse,
                                      torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad))
@@ -92,19 +93,21 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
         count = _fused_losses_and_gradient if fuse else _losses_and_gradient
         dhidden = torch.empty_like(hidden)
+        # The sum over tokens is divided by their number only later: fp16 ends at 65,504.
+        wide = torch.float32 if weight.dtype is torch.float16 else weight.dtype
         dweight = torch.zeros_like(weight) if hidden.shape[0] == 0 else None
         for begin in range(0, hidden.shape[0], chunk_tokens):
             part = slice(begin, begin + chunk_tokens)
             part_loss, dlogits = count(hidden[part] @ weight.t(), targets[part], weights[part])
             loss = loss + part_loss
             dhidden[part] = dlogits @ weight
-            part_dweight = dlogits.t() @ hidden[part]
+            part_dweight = dlogits.t().to(wide) @ hidden[part].to(wide)
             if hidden.shape[0] <= chunk_tokens:
                 dweight = part_dweight
             else:  # chunks are added up in fp32
                 dweight = part_dweight.float() if dweight is None else dweight.add_(part_dweight)
-        ctx.fuse = fuse
-        ctx.save_for_backward(dhidden, dweight.to(weight.dtype))
+        ctx.fuse, ctx.dtype = fuse, weight.dtype
+        ctx.save_for_backward(dhidden, dweight.to(wide))
         return loss
 
     @staticmethod
@@ -112,4 +115,4 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx, dloss):
         dhidden, dweight = ctx.saved_tensors
         scale = _fused_scaled if ctx.fuse else _scaled
-        return scale(dhidden, dloss), scale(dweight, dloss), None, None, None, None, None
+        return scale(dhidden, dloss), scale(dweight, dloss).to(ctx.dtype), None, None, None, None, None

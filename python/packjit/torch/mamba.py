@@ -80,8 +80,8 @@ def as_sequence_map(tokens: torch.Tensor, seq_map: SequenceMap | None, position_
                          "For rows that are one sequence each, give SequenceMap.rows(batch, seqlen, device)")
     if seq_map is not None:
         if not isinstance(seq_map, SequenceMap):
-            raise BadArgument(f"seq_map is a {type(seq_map).__name__}, expected a packjit.torch.SequenceMap; boundaries "
-                              "as tensors go by name: position_indices, cu_seqlens or seq_idx")
+            raise BadArgument(f"seq_map is a {type(seq_map).__name__}, expected a packjit.torch.SequenceMap; "
+                              "boundaries as tensors go by name: position_indices, cu_seqlens or seq_idx")
         return seq_map
     if position_indices is not None:
         return SequenceMap.from_position_indices(position_indices)

@@ -26,8 +26,12 @@ def mamba_inner(xz: Tensor, conv_weight: Tensor, conv_bias: Tensor | None, x_pro
     """
     arguments = (xz, conv_weight, conv_bias, x_proj_weight, dt_proj_weight, A, D, delta_bias)
     if not torch.compiler.is_compiling() and ops.is_plain(*arguments):
-        return _MambaInner.apply(live_map(seq_map.handle), seq_map.handle,
-                                 checkpoints and torch.is_grad_enabled(), *arguments)
+        device_type = xz.device.type
+        if torch.is_autocast_enabled(device_type):
+            xz = ops.to_autocast_dtype(xz, device_type)
+        with ops.without_autocast(device_type):
+            return _MambaInner.apply(live_map(seq_map.handle), seq_map.handle,
+                                     checkpoints and torch.is_grad_enabled(), xz, *arguments[1:])
     # The same of separate operators, for whatever traces or intercepts them.
     x, z = xz.chunk(2, dim=-1)
     conv_weight, conv_bias = conv_weight.to(xz.dtype), None if conv_bias is None else conv_bias.to(xz.dtype)
@@ -71,7 +75,7 @@ class _MambaInner(torch.autograd.Function):
         sizes = _sizes(dt_proj_weight, A)
         x_in, z = xz.chunk(2, dim=-1)
         dt, B, C = projected.split(sizes, dim=-1)
-        dxz, dprojected = torch.empty_like(xz), torch.empty_like(projected)
+        dxz, dprojected = [torch.empty_like(of, memory_format=torch.contiguous_format) for of in (xz, projected)]
         dx_in, dz = dxz.chunk(2, dim=-1)
         _, dB, dC = dprojected.split(sizes, dim=-1)
         dx, ddelta, dA, _, _, dD, _, ddelta_bias, _ = ops.ssm_backward(
@@ -84,7 +88,7 @@ class _MambaInner(torch.autograd.Function):
         torch.mm(ddelta, dt_proj_weight, out=dprojected[:, :sizes[0]])
         ddt_proj_weight = ddelta.t() @ dt.flatten(0, 1)
         dx_proj_weight = dprojected.t() @ x.flatten(0, 1)
-        dx.view(-1, dx.shape[2]).addmm_(dprojected, x_proj_weight)
+        dx = dx.flatten(0, 1).addmm_(dprojected, x_proj_weight).view(dx.shape)
 
         _, dconv_weight, dconv_bias, _ = ops.conv_backward(ctx.seq_map, x_in, conv_weight, conv_bias, None, dx, None,
                                                            True, dx=dx_in)

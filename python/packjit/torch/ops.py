@@ -13,6 +13,7 @@ The forward keeps for the backward its inputs and, where they are asked for, che
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, List, Optional, Tuple
 
 import torch
@@ -38,11 +39,11 @@ def _weights_for(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tuple[Ten
     if weight.dtype is x.dtype and (bias is None or bias.dtype is x.dtype):
         return weight, bias
     dtype = torch.float32 if torch.float32 in (weight.dtype, None if bias is None else bias.dtype) else x.dtype
-    return (weight if weight.dtype is dtype else _real(weight, "weight").to(dtype),
-            bias if bias is None or bias.dtype is dtype else _real(bias, "bias").to(dtype))
+    return (weight if weight.dtype is dtype else real(weight, "weight").to(dtype),
+            bias if bias is None or bias.dtype is dtype else real(bias, "bias").to(dtype))
 
 
-def _real(tensor: Tensor, name: str) -> Tensor:
+def real(tensor: Tensor, name: str) -> Tensor:
     if tensor.is_complex():
         raise BadArgument(f"conv1d_pack: {name} is {tensor.dtype}, expected real numbers")
     return tensor
@@ -125,13 +126,14 @@ _is_batched = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda ten
 
 def is_plain(*tensors: Optional[Tensor]) -> bool:
     """Whether nothing wants to see the operators of a call on these tensors."""
-    if _dispatch_modes() or _functorch_level() is not None:
+    if _dispatch_modes() or _functorch_level() is not None or _tracing() is not None:
         return False
     return _PLAIN.issuperset(map(type, tensors))
 
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))
 _dispatch_modes, _functorch_level = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack
+_tracing = torch._C._get_tracing_state  # of torch.jit.trace
 
 
 def wants_gradients(*tensors: Optional[Tensor]) -> bool:
@@ -150,17 +152,26 @@ def _needs_operators(*douts: Optional[Tensor]) -> bool:
             or any([dout is not None and _is_batched(dout) for dout in douts]))
 
 
+# A quick answer for any type of device, where this PyTorch has it.
+autocast_may_be_on = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
+
+
+def without_autocast(device_type: str):
+    """A context in which autocast is off; where it is already, entering it costs next to nothing."""
+    return torch.autocast(device_type, enabled=False) if autocast_may_be_on() else contextlib.nullcontext()
+
+
 def no_second_derivative(name: str) -> PackjitError:
     return PackjitError(f"{name} has no gradient of its own: double backward is not supported; ask autograd for "
                         "gradients without create_graph=True")
 
 
 def first_derivative(name: str):
-    """For the backward of a torch.autograd.Function: gradients of its gradients are refused. PyTorch's
-    once_differentiable does that only where what the backward is given has a gradient."""
+    """For the backward of a torch.autograd.Function: gradients of its gradients are refused, and autocast changes no
+    dtype. PyTorch's once_differentiable refuses only where what the backward is given has a gradient."""
     def decorate(backward):
         def first(ctx, *douts):
-            with torch.no_grad():
+            with torch.no_grad(), without_autocast(douts[0].device.type):
                 gradients = backward(ctx, *douts)
             if torch.is_grad_enabled():  # create_graph=True
                 gradients = tuple([None if gradient is None else _NotTwice.apply(gradient.requires_grad_(), name)
@@ -384,8 +395,8 @@ _AUTOCAST = {"conv1d_pack": {0, 3}, "ssm_pack": {0, 1, 3, 4, 6}}
 
 def to_autocast_dtype(tensor: Optional[Tensor], device_type: str) -> Optional[Tensor]:
     """An fp32, fp16 or bf16 activation in autocast's dtype for this type of device."""
-    if tensor is None or tensor.dtype not in calls.DTYPES or tensor.dim() == 2:  # B and C that are constant
-        return tensor
+    if tensor is None or tensor.dtype not in calls.DTYPES or tensor.is_complex() or tensor.dim() == 2:
+        return tensor  # of two dimensions are constant B and C
     return tensor.to(torch.get_autocast_dtype(device_type))
 
 

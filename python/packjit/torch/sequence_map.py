@@ -216,6 +216,8 @@ class SequenceMap:
 
 
 def _two(boundaries: Tensor, form: str) -> Tuple[int, int]:
+    if not isinstance(boundaries, Tensor):
+        raise BadArgument(f"{form}: it is a {type(boundaries).__name__}, expected a tensor (batch, seqlen)")
     if boundaries.dim() != 2:
         raise BadArgument(f"{form}: its shape is {tuple(boundaries.shape)}, expected (batch, seqlen)")
     return boundaries.shape[0], boundaries.shape[1]
