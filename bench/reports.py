@@ -50,6 +50,12 @@ def opening(script: str, arguments, device: str) -> dict:
             "gpu": gpu() if device == "cuda" else {}, "torch": torch.__version__, "cuda": torch.version.cuda}
 
 
+def difference(losses: list[float], others: list[float]) -> float:
+    """The largest, in nats. Of a loss that is no number: that, so that no comparison takes it for small."""
+    found = [abs(one - other) for one, other in zip(losses, others, strict=True)]
+    return next((value for value in found if value != value), max(found))
+
+
 def write_whole(path: pathlib.Path, text: str) -> None:
     """Whoever is killed meanwhile leaves what was there before."""
     part = path.with_name(path.name + ".part")

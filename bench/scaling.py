@@ -34,7 +34,8 @@ import tempfile
 import time
 
 from lengths import DATA, REAL_CUT, pieces_of
-from reports import FAILED, MISSING, load_example, opening, save_figure, torch_is_missing, write_whole
+from reports import (FAILED, MISSING, difference, load_example, opening, save_figure, torch_is_missing,
+                     write_whole)
 
 WAYS = ("packed", "padded", "one")
 ALLOWED = 4  # times the difference that the order of sums makes on one GPU: on several there are other orders again
@@ -277,12 +278,6 @@ def compared(model: dict) -> dict:
         result["order_difference"] = difference(of_one["losses"], of_one["turned"])
         result["allowed_difference"] = max(ALLOWED * result["order_difference"], ROUNDING)
     return result
-
-
-def difference(losses: list[float], others: list[float]) -> float:
-    """The largest, in nats. Of a loss that is no number: that, so that no comparison takes it for small."""
-    found = [abs(one - other) for one, other in zip(losses, others, strict=True)]
-    return next((value for value in found if value != value), max(found))
 
 
 def differs(result: dict) -> bool:

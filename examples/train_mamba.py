@@ -74,10 +74,14 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
     given = parser.parse_args(arguments)
-    for name in ("rows", "pack_length", "calls_per_update", "log_every", "checkpoint_every"):
-        value = getattr(given, name)
-        if value is not None and value < 1:
-            parser.error(f"--{name.replace('_', '-')} is {value}, expected 1 or more")
+    for least, names in ((1, ("rows", "pack_length", "calls_per_update", "updates", "log_every", "checkpoint_every")),
+                         (0, ("warm_up", "seed"))):
+        for name in names:
+            value = getattr(given, name)
+            if value is not None and value < least:
+                parser.error(f"--{name.replace('_', '-')} is {value}, expected {least} or more")
+    if not 0 <= given.learning_rate < math.inf:
+        parser.error(f"--learning-rate is {given.learning_rate}, expected 0 or more")
     if not given.timeout > 0:
         parser.error(f"--timeout is {given.timeout}, expected more than 0 seconds")
     if not given.clip > 0:

@@ -63,6 +63,14 @@ def test_loss_curves_agree(tmp_path):
     assert found["packed"]["sequences_per_update"] == found["one_at_a_time"]["sequences_per_update"] > 1
 
 
+def test_losses_that_are_no_numbers_do_not_agree(tmp_path, capsys):
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join("some words and more of them"[:3 + number % 20] for number in range(60)))
+    assert script("loss_curves").main(["--text", str(text), "--device", "cpu", "--model", "tiny", "--pack-length", "32",
+                                       "--updates", "4", "--dtype", "fp32", "--learning-rate", "1e30"]) == 4
+    assert "losses differ by nan at most" in capsys.readouterr().out
+
+
 def test_scaling_on_processes_of_the_cpu(tmp_path, capsys, monkeypatch):
     scaling, out, plot = script("scaling"), tmp_path / "report.json", tmp_path / "plot.svg"
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "python"))

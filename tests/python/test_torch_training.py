@@ -332,6 +332,8 @@ def test_what_cannot_be_done_is_said(train, text, tmp_path):
 @pytest.mark.parametrize("option,message", [
     (("--clip", "0"), "--clip is 0.0, expected more than 0"), (("--log-every", "0"), "--log-every is 0"),
     (("--checkpoint-every", "0"), "--checkpoint-every is 0"), (("--calls-per-update", "0"), "--calls-per-update is 0"),
+    (("--updates", "0"), "--updates is 0, expected 1 or more"), (("--warm-up", "-3"), "--warm-up is -3, expected 0"),
+    (("--seed", "-1"), "--seed is -1, expected 0"), (("--learning-rate", "nan"), "--learning-rate is nan"),
     (("--pack-length", "-8"), "--pack-length is -8"), (("--out", "TEXT/out"), "lies in --text")])
 def test_options_that_would_train_nothing_are_refused(train, tmp_path, capsys, option, message):
     arguments = ["--text", str(tmp_path), "--out", str(tmp_path.parent / "elsewhere"), *SMALL,
