@@ -70,11 +70,15 @@ void check_options(const Options& options) {
   if (!options.tokens && (options.sequences || options.longest)) {
     throw std::invalid_argument("tune: --sequences and --longest describe a shape of --tokens, which is missing");
   }
-  for (const std::int64_t dim : options.dims) {
-    if (dim < 1 || dim > kMaximumLength) {
-      throw std::invalid_argument(fmt::format("tune: --dim must be 1 to {}, found {}", kMaximumLength, dim));
+  const auto check_size = [](std::string_view option, std::int64_t size) {
+    if (size < 1 || size > kMaximumLength) {
+      throw std::invalid_argument(fmt::format("tune: {} must be 1 to {}, found {}", option, kMaximumLength, size));
     }
-  }
+  };
+  for (const std::int64_t dim : options.dims) check_size("--dim", dim);
+  if (options.tokens) check_size("--tokens", *options.tokens);
+  if (options.sequences) check_size("--sequences", *options.sequences);
+  if (options.longest) check_size("--longest", *options.longest);
   if (!(options.run.seconds > 0)) {  // nor a NaN
     throw std::invalid_argument(fmt::format("tune: --budget must be above 0 seconds, found {}", options.run.seconds));
   }
@@ -90,8 +94,9 @@ std::vector<TuningTarget> targets_of(const Options& options) {
   if (!options.capture.empty()) return targets_of_capture(read_capture_file(options.capture));
   const std::vector<Operator> ops = chosen_operators(options.ops);
   if (options.tokens) {
-    const std::int64_t longest = options.longest.value_or(*options.tokens / options.sequences.value_or(1));
-    const BatchShape batch = batch_of({*options.tokens, options.sequences.value_or(1), 1, longest});
+    const std::int64_t sequences = options.sequences.value_or(1);
+    const std::int64_t longest = options.longest.value_or((*options.tokens + sequences - 1) / sequences);
+    const BatchShape batch = batch_of({*options.tokens, sequences, 1, longest});
     return targets_of_batch(batch, ops, options.dims, options.choices);
   }
   if (!options.lengths.empty()) {

@@ -64,7 +64,8 @@ TEST(ExitStatus, LostOutputIsAnError) {
 
 TEST(ExitStatus, TuningWithoutAGpuSaysWhatCanBeDoneInstead) {
   if (!packjit::survey_driver().gpus.empty()) GTEST_SKIP() << "there is a GPU, which would be tuned";
-  for (const char* arguments : {"tune --dim 4096", "tune ssm_pack_fwd --dim 64 --tokens 4096 --sequences 2 --json"}) {
+  for (const char* arguments : {"tune --dim 4096", "tune ssm_pack_fwd --dim 64 --tokens 4096 --sequences 2 --json",
+                                "tune --dim 64 --tokens 100 --sequences 3"}) {
     const Outcome outcome = packjit(std::string(arguments) + " 2>&1 >/dev/null");
     EXPECT_EQ(outcome.status, 3) << arguments;
     for (const char* said : {"packjit: tune measures on a GPU, and there is none to use here: ", "`packjit db merge`",
@@ -79,6 +80,9 @@ TEST(ExitStatus, TuningForNoShapeInParticularIsBadUsage) {
   const std::pair<const char*, const char*> kCases[] = {
       {"tune", "tune: --dim is missing"},
       {"tune --dim 0", "tune: --dim must be 1 to"},
+      {"tune --dim 64 --tokens 5 --sequences 0", "tune: --sequences must be 1 to"},
+      {"tune --dim 64 --tokens -9223372036854775808 --sequences 1", "tune: --tokens must be 1 to"},
+      {"tune --dim 64 --tokens 64 --longest 0", "tune: --longest must be 1 to"},
       {"tune --dim 64 --budget 0", "tune: --budget must be above 0 seconds"},
       {"tune --dim 64 --sequences 3", "tune: --sequences and --longest describe a shape of --tokens, which is missing"},
       {"tune --dim 64 --tokens 64 --from-capture x.jsonl", "tune: --tokens, --lengths and --from-capture each say"},
