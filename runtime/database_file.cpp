@@ -180,7 +180,7 @@ void DatabaseFile::read_journal(const std::string& name, Contents& contents) {
                                      fmt::format("line {} of '{}' is not used: {}", number, path, reason.what()));
     } catch (const std::invalid_argument& reason) {
       if (!whole) {
-        contents.torn = last;
+        contents.torn = contents.torn || last;
         contents.warnings.emplace_back(
             "torn", fmt::format("line {} of the tuning journal '{}' is not whole and is dropped: whoever wrote it was "
                                 "ended meanwhile, and its one record is lost",
