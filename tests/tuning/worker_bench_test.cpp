@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
+
 #include "runtime/errors.hpp"
 
 namespace packjit {
@@ -76,6 +78,16 @@ TEST(WorkerBench, K44_ACandidateThatEndsTheCompilerIsFound) {
   EXPECT_EQ(trials[1].failure, "spills registers");
   EXPECT_NE(trials[2].failure.find("signal 9"), std::string::npos) << trials[2].failure;
   EXPECT_EQ(trials[3].failure, "");
+}
+
+TEST(WorkerBench, AWorkersEndThatSigchldHidesIsNotCalledASuccess) {
+  const auto before = std::signal(SIGCHLD, SIG_IGN);
+  WorkerBench bench(imagined());
+  const Trial trial = bench.check(Spec(Operator::conv1d_pack_fwd), with_block(64), nullptr);
+  std::signal(SIGCHLD, before);
+  EXPECT_TRUE(trial.lost_worker);
+  EXPECT_NE(trial.failure.find("a status that is not known, since SIGCHLD is ignored"), std::string::npos)
+      << trial.failure;
 }
 
 TEST(WorkerBench, SaysWhyTheOtherProcessDoesNotStart) {
