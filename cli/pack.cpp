@@ -16,6 +16,7 @@
 #include "cli/output_file.hpp"
 #include "cli/plan_file.hpp"
 #include "cli/terminal.hpp"
+#include "database/record_json.hpp"
 #include "packing/cutting.hpp"
 #include "packing/packing.hpp"
 #include "packing/ranks.hpp"
@@ -232,7 +233,7 @@ void run_pack(const PackArguments& arguments) {
       report["balance"]["division"] = arguments.division;
     }
     if (arguments.compare) report["methods"] = comparison.json;
-    print_result(report.dump(2) + "\n");
+    print_result(dump_text(report, 2) + "\n");
     return;
   }
   std::string text = text_of_input(whole, statistics) + text_of(whole, statistics);

@@ -88,7 +88,7 @@ json parse_object(std::string_view line, const Place& place) {
   try {
     object = json::parse(line, watch);
   } catch (const json::exception& error) {
-    place.fail("a JSON object", fmt::format("none: {}", error.what()));
+    place.fail("a JSON object", fmt::format("none: {}", reason_of(error)));
   }
   if (!object.is_object()) place.fail("a JSON object", shown(object));
   if (twice) place.fail("every key once", fmt::format("{} twice", shown(json(*twice))));

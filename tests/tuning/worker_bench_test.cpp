@@ -101,5 +101,18 @@ TEST(WorkerBench, SaysWhyTheOtherProcessDoesNotStart) {
   }
 }
 
+TEST(WorkerBench, AWorkerThatSaysSomethingElseIsQuoted) {
+  WorkerSettings settings = imagined();
+  settings.command.emplace_back("chatty");
+  try {
+    const WorkerBench bench(settings);
+    FAIL();
+  } catch (const EnvironmentError& error) {
+    EXPECT_NE(std::string(error.what()).find("said 'loading modules'; expected a JSON object a line"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
 }  // namespace
 }  // namespace packjit
