@@ -206,6 +206,7 @@ void run_pack(const PackArguments& arguments) {
   check_pieces(documents, options);
   std::vector<std::int64_t> order;
   if (arguments.epoch) {
+    (void)begin_plan(method.name, documents, options);  // names a document by its place in the file
     order = arrival_order(static_cast<std::int64_t>(documents.size()), options.seed, *arguments.epoch);
     documents = in_order(documents, order);
     options = options_of_epoch(options, *arguments.epoch);
