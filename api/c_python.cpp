@@ -129,6 +129,12 @@ class TupleTensors {
     tensor.struct_size = sizeof(tensor);
     tensor.data = static_cast<char*>(found.data) + found.byte_offset;
     tensor.dtype = c_dtype(found.dtype);
+    if (tensor.dtype == 0) {
+      throw std::invalid_argument(
+          fmt::format("tensor {}: DLPack's code {} with {} bits and {} lanes stands for no dtype of an operator; "
+                      "expected fp32, fp16, bf16 or complex64",
+                      name, found.dtype.code, found.dtype.bits, found.dtype.lanes));
+    }
     tensor.rank = found.rank;
     std::copy_n(found.shape, found.rank, tensor.shape);
     std::copy_n(found.strides, found.rank, tensor.stride);

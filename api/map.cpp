@@ -79,7 +79,7 @@ std::unique_ptr<Map> Map::for_device(Backend& backend, void* stream, const packj
   const Boundaries::Form form = form_of(options);
   const MapStorage storage = storage_of(options);
   const bool rows = form == Boundaries::Form::rows;
-  const ElementType type = rows ? ElementType::int32 : element_type(index_dtype, "index_dtype");
+  const ElementType type = rows ? ElementType::int32 : element_type(index_dtype, "packjit_map_create: index_dtype");
   const MapLimits limits{options.batch, options.seqlen, options.max_sequences, options.max_seqlen};
   check_limits(limits);
   std::unique_ptr<Map> made(new Map(backend, stream));

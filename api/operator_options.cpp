@@ -55,6 +55,15 @@ void set(Spec& spec, const Option& option, std::int32_t given) {
 
 }  // namespace
 
+Dtype activation_dtype(std::int32_t dtype, std::string_view what) {
+  const ElementType type = element_type(dtype, what);
+  try {
+    return dtype_of(type);
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(fmt::format("{}: {}", what, error.what()));
+  }
+}
+
 std::pair<Spec, Spec> specs_of(const packjit_operator_options& options) {
   if (options.op != PACKJIT_CONV1D_PACK && options.op != PACKJIT_SSM_PACK) {
     throw std::invalid_argument(fmt::format(
@@ -65,7 +74,7 @@ std::pair<Spec, Spec> specs_of(const packjit_operator_options& options) {
                   Spec(scan ? Operator::ssm_pack_bwd : Operator::conv1d_pack_bwd)};
   for (Spec* spec : {&specs.first, &specs.second}) {
     if (options.dtype != 0) {
-      spec->values.set("dtype", static_cast<int>(dtype_of(element_type(options.dtype, "dtype"))));
+      spec->values.set("dtype", static_cast<int>(activation_dtype(options.dtype, "packjit_operator_options: dtype")));
     }
     for (const Option& option : kOptions) set(*spec, option, options.*option.member);
     if (scan && is_simple_scan(*spec)) check_simple_scan(*spec);

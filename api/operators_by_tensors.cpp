@@ -5,6 +5,8 @@
 #include <mutex>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "api/operator_options.hpp"
 
 namespace packjit::api {
@@ -40,6 +42,7 @@ PackedOperator& OperatorsByTensors::find(Operator op, bool fused, GivenTensors t
     const auto found = operators_.find(kind);
     if (found != operators_.end()) return *found->second;
   }
+  static_cast<void>(activation_dtype(kind.dtype, fmt::format("tensor {}: dtype", tensor_rules(op)[kFirst].name)));
   packjit_operator_options options = options_with(op, tensors);
   const std::int32_t fused_option = fused ? PACKJIT_ON : PACKJIT_OFF;
   options.dtype = kind.dtype;

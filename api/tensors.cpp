@@ -96,6 +96,11 @@ std::vector<std::size_t> offsets_of(Operator op, std::span<const Member> members
   return offsets;
 }
 
+/// Of one element, in bytes. A complex number is two floats.
+std::size_t alignment_of(ElementType type) {
+  return size_of(type == ElementType::complex64 ? ElementType::fp32 : type);
+}
+
 }  // namespace
 
 ElementType element_type(std::int32_t dtype, std::string_view what) {
@@ -113,21 +118,28 @@ void check_tensor(const packjit_tensor* tensor, std::string_view name) {
     throw std::invalid_argument(fmt::format("tensor {}: {}", name, what));
   };
   if (tensor == nullptr) refuse("NULL was given");
-  if (tensor->struct_size != sizeof(packjit_tensor)) {
-    try {
-      static_cast<void>(read_struct(tensor, "packjit_tensor"));
-    } catch (const std::invalid_argument& error) {
-      refuse(error.what());
-    }
+  ElementType type{};
+  try {
+    if (tensor->struct_size != sizeof(packjit_tensor)) static_cast<void>(read_struct(tensor, "packjit_tensor"));
+    type = element_type(tensor->dtype, "dtype");
+  } catch (const std::invalid_argument& error) {
+    refuse(error.what());
   }
-  static_cast<void>(element_type(tensor->dtype, "dtype"));
   if (tensor->rank < 1 || tensor->rank > 4) refuse(fmt::format("rank is {}, expected 1 to 4", tensor->rank));
   bool empty = false;
   for (std::int32_t i = 0; i < tensor->rank; ++i) {
     if (tensor->shape[i] < 0) refuse(fmt::format("the size of dimension {} is {}", i, tensor->shape[i]));
     empty = empty || tensor->shape[i] == 0;
   }
-  if (tensor->data == nullptr && !empty) refuse("data is NULL");
+  if (empty) return;
+  if (tensor->data == nullptr) refuse("data is NULL");
+  const std::size_t alignment = alignment_of(type);
+  if (const auto past = reinterpret_cast<std::uintptr_t>(tensor->data) % alignment; past != 0) {
+    refuse(
+        fmt::format("data is {}, {} bytes past a multiple of {}; {} needs an address that is a multiple of {}: copy "
+                    "it to one",
+                    fmt::ptr(tensor->data), past, alignment, name_of(type), alignment));
+  }
 }
 
 TensorView view_of(const packjit_tensor& tensor, std::string_view name) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "database/record_json.hpp"
 #include "generator/shared_fields.hpp"
 
 namespace packjit::checking {
@@ -178,10 +179,7 @@ Case parse_case(std::string_view text) {
   try {
     document = json::parse(text, RefuseRepeats{});
   } catch (const json::exception& error) {
-    // "[json.exception.parse_error.101] parse error at line 1, column 2: ...": the reason without the library's label
-    std::string_view reason = error.what();
-    if (const std::size_t label = reason.find("] "); label != std::string_view::npos) reason.remove_prefix(label + 2);
-    throw std::invalid_argument(fmt::format("reading a case: not JSON: {}", reason));
+    throw std::invalid_argument(fmt::format("reading a case: not JSON: {}", reason_of(error)));
   }
   if (!document.is_object())
     throw std::invalid_argument("reading a case: expected a JSON object with \"op\" and \"rows\"");

@@ -18,6 +18,7 @@
 #include "cli/spec_options.hpp"
 #include "cli/terminal.hpp"
 #include "database/builtin_config.hpp"
+#include "database/record_json.hpp"
 #include "runtime/nvrtc.hpp"
 #include "tuning/batch_shape.hpp"
 
@@ -115,7 +116,7 @@ void bench_ops(Options options, const std::string& command) {
     nlohmann::json report = json_of(header);
     if (!options.peers.empty()) report["peers"] = peers_report;
     for (const ListedRow& row : rows) report[row.list].push_back(json_of(row.row));
-    print_result(report.dump(2) + "\n");
+    print_result(dump_text(report, 2) + "\n");
     return;
   }
   std::vector<BenchRow> all;

@@ -21,6 +21,7 @@
 #include "cli/spec_options.hpp"
 #include "cli/terminal.hpp"
 #include "database/builtin_config.hpp"
+#include "database/record_json.hpp"
 #include "runtime/compile_cache.hpp"
 #include "runtime/cuda_context.hpp"
 #include "runtime/cuda_device.hpp"
@@ -205,11 +206,12 @@ Json run_child() {
   const host::ChildResult child =
       host::run_program({program, "bench", kFirstLaunch, "--started", std::to_string(now_ns())});
   const std::size_t at = child.output.rfind("{\"start_ms\"");
-  if (child.status != 0 || at == std::string::npos) {
+  Json run = Json::parse(child.output.substr(std::min(at, child.output.size())), nullptr, false);
+  if (child.status != 0 || run.is_discarded()) {
     throw std::runtime_error(
         fmt::format("the program's own child ended with exit status {}: {}", child.status, child.output));
   }
-  return Json::parse(child.output.substr(at));
+  return run;
 }
 
 Json bench_launch(int repeats) {
@@ -358,7 +360,7 @@ void bench_host(const Options& options, const std::string& command) {
     return bench_call(options.calls);
   });
   measure("size", library_size);
-  print_result(options.json ? report.dump(2) + "\n" : text_of(report));
+  print_result(options.json ? dump_text(report, 2) + "\n" : text_of(report));
 }
 
 }  // namespace

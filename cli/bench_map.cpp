@@ -13,6 +13,7 @@
 #include "cli/date.hpp"
 #include "cli/spec_options.hpp"
 #include "cli/terminal.hpp"
+#include "database/record_json.hpp"
 #include "generator/shared_fields.hpp"
 #include "runtime/cuda_device.hpp"
 #include "runtime/device_sequence_map.hpp"
@@ -183,7 +184,7 @@ void bench_map(const MapOptions& options, const std::string& command) {
     }
   }
   device->check_guards();
-  print_result(options.json ? report.dump(2) + "\n" : table);
+  print_result(options.json ? dump_text(report, 2) + "\n" : table);
 }
 
 }  // namespace

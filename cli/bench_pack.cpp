@@ -15,6 +15,7 @@
 #include "cli/date.hpp"
 #include "cli/spec_options.hpp"
 #include "cli/terminal.hpp"
+#include "database/record_json.hpp"
 #include "packing/packing.hpp"
 #include "packing/random.hpp"
 #include "packing/statistics.hpp"
@@ -124,7 +125,7 @@ void bench_pack(const PackBenchOptions& options, const std::string& command) {
                                     {"ns_per_document_and_log2", row.nanoseconds_per_comparison()},
                                     {"fill_rate", row.fill_rate}});
     }
-    print_result(report.dump(2) + "\n");
+    print_result(dump_text(report, 2) + "\n");
     return;
   }
   std::string table = fmt::format("Rows of {} tokens, {} CPU cores, one of them used, the shortest of {} times\n\n",

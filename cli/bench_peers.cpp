@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "cli/output_file.hpp"
+#include "database/record_json.hpp"
 #include "runtime/errors.hpp"
 #include "runtime/host/child_process.hpp"
 #include "runtime/host/host_compiler.hpp"
@@ -17,7 +18,7 @@ nlohmann::json run_peers(const std::string& python, const nlohmann::json& report
   constexpr int kMissing = 3, kNotFound = 127;  // the script's own status, and that of env
   const host::PrivateDirectory folder;
   const std::string asked = folder.path() + "/report.json", measured = folder.path() + "/peers.json";
-  write_output_file(asked, report.dump());
+  write_output_file(asked, dump_text(report));
   host::ChildResult done;
   try {
     // env finds the interpreter in PATH.

@@ -1,4 +1,5 @@
 #include "cli/bench_report.hpp"
+#include "database/record_json.hpp"
 
 #include <fmt/format.h>
 
@@ -162,7 +163,7 @@ std::vector<PeerRow> peer_rows(const nlohmann::json& report) {
     }
     return rows;
   } catch (const nlohmann::json::exception& error) {
-    throw std::runtime_error(fmt::format("the report of the peers' script is not as expected: {}", error.what()));
+    throw std::runtime_error(fmt::format("the report of the peers' script is not as expected: {}", reason_of(error)));
   }
 }
 

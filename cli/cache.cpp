@@ -19,6 +19,7 @@
 #include "cli/output_file.hpp"
 #include "cli/spec_options.hpp"
 #include "cli/terminal.hpp"
+#include "database/record_json.hpp"
 #include "runtime/errors.hpp"
 
 namespace packjit {
@@ -121,7 +122,7 @@ std::string summary_of(const Survey& found) {
 
 void run_list(bool json) {
   const auto found = survey(open_disk_cache(Missing::leave).get());
-  if (json) return print_result(json_of(found).dump(2) + "\n");
+  if (json) return print_result(dump_text(json_of(found), 2) + "\n");
   std::string text = summary_of(found);
   if (!found.entries.empty()) {
     text += fmt::format("\n{:<8} {:<6} {:<9} {:>10} {:<10} kernel\n", "arch", "NVRTC", "origin", "bytes", "last use");
@@ -159,7 +160,7 @@ void run_verify(bool json) {
   };
   std::ranges::for_each(found.entries, note);
   std::ranges::for_each(found.checks, note);
-  print_result(json ? json_of(found).dump(2) + "\n" : summary_of(found));
+  print_result(json ? dump_text(json_of(found), 2) + "\n" : summary_of(found));
   if (count == 0) {
     if (!json) print_result("Every entry is whole.\n");
     return;

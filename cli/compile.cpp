@@ -16,6 +16,7 @@
 #include "cli/source_file.hpp"
 #include "cli/spec_options.hpp"
 #include "cli/terminal.hpp"
+#include "database/record_json.hpp"
 #include "runtime/edited_source.hpp"
 #include "runtime/errors.hpp"
 
@@ -180,7 +181,7 @@ void run_compile(const CompileOptions& options) {
                                          {"nvrtc", nvrtc->version_text()},
                                          {"spill_free", spilling.empty()},
                                          {"images", images}};
-    print_result(json.dump(2) + "\n");
+    print_result(dump_text(json, 2) + "\n");
   } else {
     std::string text = fmt::format("{} {}\nNVRTC {}\n\n{}", name_of(spec.op), spec.values.text(), nvrtc->version_text(),
                                    table_of(reports));

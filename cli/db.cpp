@@ -60,7 +60,7 @@ void run_list(const Options& options) {
                       {"unusable", database.unusable.size()},
                       {"digest", database_digest(database)}});
     }
-    return print_result(Json{{"folder", database_folder()}, {"databases", list}}.dump(2) + "\n");
+    return print_result(dump_text(Json{{"folder", database_folder()}, {"databases", list}}, 2) + "\n");
   }
   std::string text = fmt::format("folder of this user: {}\n", database_folder());
   if (databases.empty()) text += "no tuning database, neither of this user nor shipped: built-in Configs are used\n";
@@ -86,7 +86,7 @@ void run_show(const Options& options) {
     for (const Database& database : databases) {
       list.push_back({{"origin", database.origin}, {"document", Json::parse(write_database(database))}});
     }
-    return print_result(Json{{"databases", list}}.dump(2) + "\n");
+    return print_result(dump_text(Json{{"databases", list}}, 2) + "\n");
   }
   std::string text = databases.empty() ? "no tuning database\n" : "";
   for (const Database& database : databases) {
@@ -165,7 +165,7 @@ void run_check(const Options& options) {
                     {"outdated", outdated},
                     {"unusable", std::move(reasons)}});
   }
-  if (options.json) text = Json{{"databases", list}, {"problems", problems}}.dump(2) + "\n";
+  if (options.json) text = dump_text(Json{{"databases", list}, {"problems", problems}}, 2) + "\n";
   print_result(text);
   if (problems.empty()) return;
   std::string message = "tuning databases have problems:";
@@ -255,7 +255,7 @@ void run_prune(const Options& options) {
       if (!file->rewrite(change)) throw EnvironmentError(fmt::format("cannot change '{}'", file->path()));
     }
   }
-  if (options.json) return print_result(Json{{"removed", removed}}.dump(2) + "\n");
+  if (options.json) return print_result(dump_text(Json{{"removed", removed}}, 2) + "\n");
   std::string text = fmt::format("removed {} records\n", removed.size());
   for (const std::string& line : removed) text += "  " + line + "\n";
   print_result(text);
@@ -286,14 +286,14 @@ void run_diff(const Options& options) {
     for (const auto& [before, after] : found.changed) {
       changed.push_back({{"a", json_of(before)}, {"b", json_of(after)}});
     }
-    return print_result(Json{{"only_a", list(found.only_a)},
-                             {"only_b", list(found.only_b)},
-                             {"changed", changed},
-                             {"failed_only_a", list(found.failed_only_a)},
-                             {"failed_only_b", list(found.failed_only_b)},
-                             {"unusable_a", unusable(a)},
-                             {"unusable_b", unusable(b)}}
-                            .dump(2) +
+    return print_result(dump_text(Json{{"only_a", list(found.only_a)},
+                                       {"only_b", list(found.only_b)},
+                                       {"changed", changed},
+                                       {"failed_only_a", list(found.failed_only_a)},
+                                       {"failed_only_b", list(found.failed_only_b)},
+                                       {"unusable_a", unusable(a)},
+                                       {"unusable_b", unusable(b)}},
+                                  2) +
                         "\n");
   }
   std::string text;

@@ -16,6 +16,7 @@
 #include "cli/commands.hpp"
 #include "cli/disassembler.hpp"
 #include "cli/terminal.hpp"
+#include "database/record_json.hpp"
 #include "database/shipped.hpp"
 #include "runtime/cuda_device.hpp"
 #include "runtime/database_file.hpp"
@@ -258,7 +259,7 @@ void register_doctor(CLI::App& app) {
   // Reporting is the job: what is missing is no failure of this command.
   command->callback([json] {
     const Findings found = look_around();
-    print_result(*json ? json_of(found).dump(2) + "\n" : text_of(found));
+    print_result(*json ? dump_text(json_of(found), 2) + "\n" : text_of(found));
   });
 }
 

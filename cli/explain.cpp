@@ -48,7 +48,7 @@ void run_explain(const ExplainOptions& options) {
         {"origin", choice.origin},
         {"config", config},
         {"rejected", rejected}};
-    return print_result(report.dump(2) + "\n");
+    return print_result(dump_text(report, 2) + "\n");
   }
   std::string text = fmt::format("{} {}\n", name_of(op), options.spec.spec().values.text());
   text += fmt::format("on      {} ({})\n", gpu.name, gpu.arch);

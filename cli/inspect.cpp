@@ -13,6 +13,7 @@
 #include "cli/kernel_report.hpp"
 #include "cli/spec_options.hpp"
 #include "cli/terminal.hpp"
+#include "database/record_json.hpp"
 #include "generator/generate.hpp"
 #include "generator/search_space.hpp"
 #include "runtime/cuda_device.hpp"
@@ -183,7 +184,7 @@ void run_inspect(const InspectOptions& options) {
     if (options.source) json["source"] = report.source;
     if (options.ptx) json["ptx"] = report.compiled.ptx;
     if (options.sass) json["sass"] = sass;
-    print_result(json.dump(2) + "\n");
+    print_result(dump_text(json, 2) + "\n");
     return;
   }
   if (options.ptx) print_result(report.compiled.ptx);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -114,6 +115,7 @@ int guarded_run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   packjit::occupy_closed_streams();
+  std::signal(SIGCHLD, SIG_DFL);  // ignored, as a caller may pass it on, it hides how a worker ended
   packjit::remove_temporaries_on_signals();
   return packjit::guarded_run(argc, argv);
 }

@@ -16,6 +16,7 @@
 #include "cli/output_file.hpp"
 #include "cli/plan_file.hpp"
 #include "cli/terminal.hpp"
+#include "database/record_json.hpp"
 #include "packing/cutting.hpp"
 #include "packing/packing.hpp"
 #include "packing/ranks.hpp"
@@ -205,6 +206,7 @@ void run_pack(const PackArguments& arguments) {
   check_pieces(documents, options);
   std::vector<std::int64_t> order;
   if (arguments.epoch) {
+    (void)begin_plan(method.name, documents, options);  // names a document by its place in the file
     order = arrival_order(static_cast<std::int64_t>(documents.size()), options.seed, *arguments.epoch);
     documents = in_order(documents, order);
     options = options_of_epoch(options, *arguments.epoch);
@@ -232,7 +234,7 @@ void run_pack(const PackArguments& arguments) {
       report["balance"]["division"] = arguments.division;
     }
     if (arguments.compare) report["methods"] = comparison.json;
-    print_result(report.dump(2) + "\n");
+    print_result(dump_text(report, 2) + "\n");
     return;
   }
   std::string text = text_of_input(whole, statistics) + text_of(whole, statistics);

@@ -14,6 +14,7 @@
 #include "cli/commands.hpp"
 #include "cli/lengths_file.hpp"
 #include "cli/terminal.hpp"
+#include "database/record_json.hpp"
 #include "packing/planning.hpp"
 
 namespace packjit {
@@ -267,7 +268,7 @@ void run_plan(PlanArguments arguments, bool has_shape) {
   arguments.memory.optimizer = arguments.optimizer;
   const Advice advice = advise(shape, arguments.memory, read_lengths_file(arguments.lengths), arguments.padded);
   if (arguments.json) {
-    print_result(json_of(shape, advice, arguments).dump(2) + "\n");
+    print_result(dump_text(json_of(shape, advice, arguments), 2) + "\n");
     return;
   }
   const PackChoice& choice = advice.choices[advice.chosen];

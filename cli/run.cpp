@@ -106,7 +106,7 @@ std::string json_report(const RunArguments& arguments, const RunInputs& inputs, 
                        {"outputs", written},
                        {"out", arguments.out},
                        {"seconds", seconds}};
-  return report.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return dump_text(report, 2) + "\n";
 }
 
 std::string text_report(const RunArguments& arguments, const RunInputs& inputs, const DeviceInfo& device,

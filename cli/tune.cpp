@@ -212,7 +212,7 @@ void tune_command(Options options, const std::string& command) {
                                    {"seconds", seconds()},
                                    {"targets", nlohmann::ordered_json::array()}};
     for (std::size_t i = 0; i < targets.size(); ++i) json["targets"].push_back(json_of(targets[i], outcomes[i]));
-    print_result(json.dump(1) + "\n");
+    print_result(dump_text(json, 1) + "\n");
     return;
   }
   std::string text = table;

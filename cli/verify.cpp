@@ -17,6 +17,7 @@
 #include "cli/lengths_file.hpp"
 #include "cli/terminal.hpp"
 #include "cli/verify_cut.hpp"
+#include "database/record_json.hpp"
 #include "packing/packing.hpp"
 #include "runtime/device.hpp"
 #include "runtime/errors.hpp"
@@ -167,7 +168,7 @@ void verify_pieces(const VerifyOptions& options, Device& device) {
   if (options.json) {
     nlohmann::json document = json_of(verification.report, device);
     document["cut"] = verification.document;
-    print_result(document.dump(2) + "\n");
+    print_result(dump_text(document, 2) + "\n");
   } else {
     print_result(fmt::format("On {} ({})\n\n{}\n{}\n", device.info().name, device.info().arch,
                              verification.report.table(), verification.text));
@@ -200,7 +201,7 @@ void verify(const VerifyOptions& options) {
   if (options.json) {
     nlohmann::json document = json_of(report, *device);
     document["cases"] = matrix.size();
-    print_result(document.dump(2) + "\n");
+    print_result(dump_text(document, 2) + "\n");
   } else {
     print_result(fmt::format("{} cases on {} ({})\n\n{}\n", matrix.size(), device->info().name, device->info().arch,
                              report.table()));

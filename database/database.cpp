@@ -168,7 +168,7 @@ Json parse_json(std::string_view text) {
   try {
     return Json::parse(text, watch);
   } catch (const Json::exception& error) {
-    throw std::invalid_argument(fmt::format("not JSON: {}", error.what()));
+    throw std::invalid_argument(fmt::format("not JSON: {}", reason_of(error)));
   }
 }
 

@@ -131,6 +131,12 @@ std::string describe(const nlohmann::json& json) {
   return text;
 }
 
+std::string reason_of(const nlohmann::json::exception& error) {
+  const std::string_view reason = error.what();  // "[json.exception.parse_error.101] parse error at ..."
+  const std::size_t label = reason.find("] ");
+  return std::string(label == std::string_view::npos ? reason : reason.substr(label + 2));
+}
+
 void add_unknown(Ordered& json, const nlohmann::json& unknown) {
   for (const auto& [name, value] : unknown.items()) {
     const auto found = json.find(name);

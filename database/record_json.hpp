@@ -30,13 +30,15 @@ namespace packjit {
 /// Adds what `unknown` has and `json` has not, in objects inside objects too.
 void add_unknown(nlohmann::ordered_json& json, const nlohmann::json& unknown);
 
-/// Text of any bytes: what is no UTF-8 is replaced.
+/// Text of any bytes, as paths may have: what is no UTF-8 is replaced.
 template <typename Json>
-[[nodiscard]] std::string dump_text(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+[[nodiscard]] std::string dump_text(const Json& json, int indent = -1) {
+  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
 /// "null" for a JSON null, and so on, long values cut: for messages.
 [[nodiscard]] std::string describe(const nlohmann::json& json);
+/// What the JSON library found wrong, and where, without its label: "parse error at line 1, column 2: ...".
+[[nodiscard]] std::string reason_of(const nlohmann::json::exception& error);
 
 }  // namespace packjit

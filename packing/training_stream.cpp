@@ -37,6 +37,9 @@ std::uint64_t fingerprint_of(std::span<const Document> documents, const PackMeth
   return fingerprint.value();
 }
 
+/// Far beyond what anyone trains, and far enough from the largest number for the epochs that follow.
+constexpr std::int64_t kLastEpoch = std::int64_t{1} << 53;
+
 }  // namespace
 
 std::vector<std::int64_t> arrival_order(std::int64_t documents, std::uint64_t seed, std::int64_t epoch) {
@@ -71,6 +74,8 @@ TrainingStream::TrainingStream(std::vector<Document> documents, const PackMethod
     throw std::invalid_argument("packing: rank must be from 0 to " + std::to_string(ranks - 1) + ", found " +
                                 std::to_string(rank));
   }
+  // What is wrong with a document is said by its number here; an epoch's plan knows its place of arrival only.
+  (void)begin_plan(method.name, documents_, options_);
   begin(planned(0));
   position_.fingerprint = fingerprint_of(documents_, method, options_, ranks, division);
 }
@@ -103,9 +108,9 @@ void TrainingStream::resume(const StreamPosition& position) {
         "ranks; start "
         "the epoch anew, or give those it was made with");
   }
-  if (position.epoch < 0) {
-    throw std::invalid_argument("packing: cannot resume: expected an epoch from 0 on, found " +
-                                std::to_string(position.epoch));
+  if (position.epoch < 0 || position.epoch > kLastEpoch) {
+    throw std::invalid_argument("packing: cannot resume: expected an epoch from 0 to " + std::to_string(kLastEpoch) +
+                                ", found " + std::to_string(position.epoch));
   }
   Epoch epoch = planned(position.epoch);
   const auto steps = static_cast<std::int64_t>(epoch.calls.size());

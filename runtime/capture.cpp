@@ -88,7 +88,7 @@ json parse_object(std::string_view line, const Place& place) {
   try {
     object = json::parse(line, watch);
   } catch (const json::exception& error) {
-    place.fail("a JSON object", fmt::format("none: {}", error.what()));
+    place.fail("a JSON object", fmt::format("none: {}", reason_of(error)));
   }
   if (!object.is_object()) place.fail("a JSON object", shown(object));
   if (twice) place.fail("every key once", fmt::format("{} twice", shown(json(*twice))));
@@ -212,10 +212,10 @@ void CaptureFile::add(const CapturedShape& shape) noexcept {
     const std::filesystem::path path(path_);
     std::unique_ptr<Folder> folder;
     const std::string parent = path.has_parent_path() ? path.parent_path().string() : ".";
-    std::error_code error = files_.open_folder(parent, folder);
+    if (const std::error_code error = files_.open_folder(parent, folder)) return stop(error.message());
     // Behind a line that a killed writer has left unfinished, which each process can find at its first record only.
-    if (!error) error = folder->append(path.filename().string(), (begun_.exchange(true) ? "" : "\n") + line);
-    if (error) stop(error.message());
+    const std::string begin = begun_.exchange(true) ? "" : "\n";
+    if (const std::error_code error = folder->append(path.filename().string(), begin + line)) stop(reason_of(error));
   } catch (const std::exception& error) {
     stop(error.what());
   }

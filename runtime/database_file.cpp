@@ -159,8 +159,8 @@ void DatabaseFile::read_journal(const std::string& name, Contents& contents) {
   if (error == std::errc::no_such_file_or_directory) return;
   if (error) {
     contents.must_stay = true;
-    contents.warnings.emplace_back(
-        "journal", fmt::format("the journal '{}' of the tuning database cannot be read: {}", path, error.message()));
+    contents.warnings.emplace_back("journal", fmt::format("the journal '{}' of the tuning database cannot be read: {}",
+                                                          path, reason_of(error, kLargest)));
     return;
   }
   std::string_view rest = bytes;
@@ -202,8 +202,8 @@ void DatabaseFile::read_document(Contents& contents) {
   if (error == std::errc::no_such_file_or_directory) return;
   if (error) {
     contents.must_stay = true;
-    contents.warnings.emplace_back("document",
-                                   fmt::format("the tuning database '{}' cannot be read: {}", path(), error.message()));
+    contents.warnings.emplace_back(
+        "document", fmt::format("the tuning database '{}' cannot be read: {}", path(), reason_of(error, kLargest)));
     return;
   }
   try {
@@ -269,7 +269,7 @@ bool DatabaseFile::append_record(Database record) {
   if (!error) return true;
   warn("append", fmt::format("a tuned entry cannot be written to '{}/{}{}': {}. It is lost when this program ends; "
                              "PACKJIT_DATABASE_DIR names another folder",
-                             folder_name_, stem_, kJournal, error.message()));
+                             folder_name_, stem_, kJournal, reason_of(error)));
   return false;
 }
 
@@ -306,7 +306,12 @@ bool DatabaseFile::replace(Contents& contents) {
   const std::string document = stem_ + std::string(kDocument), aside = document + ".tmp";
   const std::string bytes = write_database(contents.database);
   std::error_code error;
-  if (!contents.bad_lines.empty()) error = folder_->append(stem_ + ".damaged", contents.bad_lines);
+  std::string target = document;
+  if (!contents.bad_lines.empty()) {
+    target = stem_ + ".damaged";
+    error = folder_->append(target, contents.bad_lines);
+    if (!error) target = document;
+  }
   if (!error && contents.document_damaged) {
     error = folder_->rename(document, fmt::format("{}.damaged-{}{}", stem_,
                                                   digest_hex(contents.document).substr(0, kShortDigest), kDocument));
@@ -326,8 +331,8 @@ bool DatabaseFile::replace(Contents& contents) {
     if (error) (void)folder_->remove(aside);
   }
   if (!error) return true;
-  warn("replace", fmt::format("the tuning database '{}' cannot be written: {}. Its journal is kept, nothing is lost",
-                              path(), error.message()));
+  warn("replace", fmt::format("the tuning database '{}/{}' cannot be written: {}. Its journal is kept, nothing is lost",
+                              folder_name_, target, reason_of(error)));
   return false;
 }
 

@@ -54,15 +54,6 @@ std::string why_unsafe(const FileInfo& info, unsigned user) {
 std::string entry_name(const CacheKey& key) { return short_key(key) + std::string(kEntryEnding); }
 std::string check_name(const std::string& text) { return digest_hex(text) + std::string(kCheckedEnding); }
 
-/// Why a file could not be read, in words that fit what lies there.
-std::string reason_of(std::error_code error, const FileInfo& info) {
-  // What is opened through a link is refused by the system, what is no file by the reader.
-  if (error == std::errc::too_many_symbolic_link_levels) return "it is a link, and links are not followed";
-  if (error == std::errc::no_such_device_or_address) return "it is not a regular file";
-  if (error != std::errc::invalid_argument || info.kind == FileKind::regular) return error.message();
-  return info.kind == FileKind::folder ? "it is a folder" : "it is not a regular file";
-}
-
 }  // namespace
 
 DiskCache::DiskCache(std::unique_ptr<Folder> folder, CacheLocation location, unsigned user, Clock clock,
@@ -105,7 +96,7 @@ std::optional<CacheEntry> DiskCache::read_file(const std::string& name, FileInfo
   std::string bytes;
   if (const std::error_code error = folder_->read(name, kLargestEntry, bytes, info)) {
     // Missing is what most look-ups find.
-    if (error != std::errc::no_such_file_or_directory) problem = reason_of(error, info);
+    if (error != std::errc::no_such_file_or_directory) problem = reason_of(error, kLargestEntry);
     return std::nullopt;
   }
   problem = why_unsafe(info, user_);
@@ -138,7 +129,7 @@ void DiskCache::note_use(const std::string& name, const FileInfo& info) {
 
 bool DiskCache::read_check(const std::string& name, std::string& text, FileInfo& info, std::string& problem) {
   if (const std::error_code error = folder_->read(name, kLargestCheck, text, info)) {
-    if (error != std::errc::no_such_file_or_directory) problem = reason_of(error, info);
+    if (error != std::errc::no_such_file_or_directory) problem = reason_of(error, kLargestCheck);
     return false;
   }
   problem = why_unsafe(info, user_);
@@ -199,16 +190,20 @@ std::error_code DiskCache::write_file(const std::string& name, const std::string
 bool DiskCache::publish(const CacheEntry& entry) { return keep(entry_name(entry.key), entry_bytes(entry)); }
 
 bool DiskCache::keep(const std::string& name, const std::string& bytes) {
-  std::error_code error;
-  if (static_cast<std::int64_t>(bytes.size()) > std::min(location_.bytes, kLargestEntry)) {
-    error = std::make_error_code(std::errc::file_too_large);
-  } else {
-    error = write_file(name, bytes);
+  const auto size = static_cast<std::int64_t>(bytes.size());
+  std::string reason;
+  if (size > kLargestEntry) {
+    reason = fmt::format("the largest file that it keeps has {} bytes", kLargestEntry);
+  } else if (size > location_.bytes) {
+    reason =
+        fmt::format("PACKJIT_CACHE_BYTES, which limits all its files together, is {}; set it to more", location_.bytes);
+  } else if (const std::error_code error = write_file(name, bytes)) {
+    reason = reason_of(error);
   }
-  if (error) {
+  if (!reason.empty()) {
     warn_once("writing", fmt::format("the compile cache cannot keep a file of {} bytes in '{}': {}. Kernels are kept "
                                      "in memory only; `packjit doctor` shows the cache",
-                                     bytes.size(), location_.path, error.message()));
+                                     size, location_.path, reason));
     return false;
   }
   keep_within_limit();

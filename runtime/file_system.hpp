@@ -54,7 +54,7 @@ class Folder {
   [[nodiscard]] virtual std::error_code list(std::vector<std::string>& names) const = 0;
   [[nodiscard]] virtual std::error_code stat(const std::string& name, FileInfo& info) const = 0;
   /// The contents, and what the very file that was read is; std::errc::file_too_large where it has more than `most`
-  /// bytes.
+  /// bytes, is_a_directory or invalid_argument where it is no regular file.
   [[nodiscard]] virtual std::error_code read(const std::string& name, std::int64_t most, std::string& bytes,
                                              FileInfo& info) const = 0;
   /// Makes a new file for the owner alone; std::errc::file_exists where there is one.
@@ -62,6 +62,7 @@ class Folder {
   /// Adds the bytes at the end of a file, in one piece whoever else does so, and waits until they are on the disk.
   /// Makes the file for the owner alone where it is missing. When it returns, the file of this name has them: where it
   /// was renamed meanwhile they are added again to the new one. After a failure a part of them may be there.
+  /// std::errc::invalid_argument where it is no regular file.
   [[nodiscard]] virtual std::error_code append(const std::string& name, std::string_view bytes) = 0;
   [[nodiscard]] virtual std::error_code rename(const std::string& from, const std::string& to) = 0;
   [[nodiscard]] virtual std::error_code remove(const std::string& name) = 0;
@@ -70,6 +71,9 @@ class Folder {
   /// has it, anything else where locks do not work. Does not wait. The file of the lock is removed with it.
   [[nodiscard]] virtual std::error_code try_lock(const std::string& name, std::unique_ptr<FileLock>& lock) = 0;
 };
+
+/// Why a Folder could not read or write a file, in words that fit what lies there. `most` is what read() was given.
+[[nodiscard]] std::string reason_of(std::error_code error, std::int64_t most = 0);
 
 /// What the disk cache and the tuning database need of a file system. Tests pass one that fails when told to.
 class FileSystem {

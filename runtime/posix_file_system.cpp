@@ -1,5 +1,6 @@
 #include <dirent.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <pthread.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -154,6 +155,7 @@ class PosixFolder final : public Folder {
     struct stat found {};
     if (fstat(file.number(), &found) != 0) return last_error();
     info = info_of(found);
+    if (info.kind == FileKind::folder) return std::make_error_code(std::errc::is_a_directory);
     if (info.kind != FileKind::regular) return std::make_error_code(std::errc::invalid_argument);
     if (info.bytes > most) return std::make_error_code(std::errc::file_too_large);
     bytes.reserve(static_cast<std::size_t>(info.bytes));
@@ -269,6 +271,24 @@ class PosixFileSystem final : public FileSystem {
 };
 
 }  // namespace
+
+std::string reason_of(std::error_code error, std::int64_t most) {
+  if (most > 0 && error == std::errc::file_too_large) return fmt::format("it has more than {} bytes", most);
+  struct Reason {
+    std::errc error;
+    std::string_view words;
+  };
+  constexpr Reason kReasons[] = {
+      {std::errc::too_many_symbolic_link_levels, "it is a link, and links are not followed"},
+      {std::errc::is_a_directory, "it is a folder"},
+      {std::errc::invalid_argument, "it is not a regular file"},
+      {std::errc::no_such_device_or_address, "it is not a regular file"},  // a socket, or a pipe that nobody reads
+  };
+  for (const Reason& reason : kReasons) {
+    if (error == reason.error) return std::string(reason.words);
+  }
+  return error.message();
+}
 
 FileSystem& posix_file_system() {
   static auto* const kSystem = new PosixFileSystem;  // never destroyed: threads may use it while the process ends

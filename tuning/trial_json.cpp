@@ -1,4 +1,5 @@
 #include "tuning/trial_json.hpp"
+#include "database/record_json.hpp"
 
 #include <fmt/format.h>
 
@@ -26,7 +27,7 @@ auto reading(const char* what, const Read& read) {
   try {
     return read();
   } catch (const nlohmann::json::exception& error) {
-    throw std::invalid_argument(fmt::format("reading {}: {}", what, error.what()));
+    throw std::invalid_argument(fmt::format("reading {}: {}", what, reason_of(error)));
   }
 }
 

@@ -51,7 +51,13 @@ WorkerBench::Answer WorkerBench::ask(const json& question, std::chrono::millisec
                         : fmt::format("the process that tried it ended with {}", end);
       break;
     }
-    const json line = json::parse(received.line);
+    const json line = json::parse(received.line, nullptr, false);
+    if (!line.is_object()) {
+      throw EnvironmentError(
+          fmt::format("the process that tries candidates, {}, said '{}'; expected a JSON object a "
+                      "line: is it the `packjit` of this version?",
+                      settings_.command.front(), received.line));
+    }
     if (line.contains("use")) {
       answer.candidate = line.at("use").get<std::size_t>();
       within = settings_.use;

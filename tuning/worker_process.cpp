@@ -92,10 +92,11 @@ std::string WorkerProcess::stop() {
   }
   if (ended == 0) {
     kill(child_, SIGKILL);
-    while (waitpid(child_, &status, 0) < 0 && errno == EINTR) {
+    while ((ended = waitpid(child_, &status, 0)) < 0 && errno == EINTR) {
     }
   }
   child_ = -1;
+  if (ended < 0) return "a status that is not known, since SIGCHLD is ignored or another part waits for all children";
   if (WIFEXITED(status)) return fmt::format("exit status {}", WEXITSTATUS(status));
   return fmt::format("signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
 }

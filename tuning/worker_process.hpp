@@ -28,7 +28,8 @@ class WorkerProcess {
   };
   [[nodiscard]] Received receive(std::chrono::milliseconds within);
 
-  /// Kills it, waits, and says how it ended: "exit status 3", "signal 11 (Segmentation fault)".
+  /// Kills it, waits, and says how it ended: "exit status 3", "signal 11 (Segmentation fault)". That is not known where
+  /// the process ignores SIGCHLD, which `packjit` does not.
   [[nodiscard]] std::string stop();
 
  private:

@@ -181,6 +181,10 @@ class Packer:
         missing = {"epoch", "step", "fingerprint"} - set(state)
         if missing:
             raise BadArgument(f"Packer: the state lacks {', '.join(sorted(missing))}; expected what state_dict() gave")
+        for name, bits in (("epoch", 63), ("step", 63), ("fingerprint", 64)):  # ctypes would drop further bits
+            if not 0 <= state[name] < 1 << bits:
+                raise BadArgument(f"Packer: cannot resume: expected {name} to be from 0 to {(1 << bits) - 1}, found "
+                                  f"{state[name]}")
         position = _c.packjit_packer_position(**{name: state[name] for name in ("epoch", "step", "fingerprint")})
         with self._lock:
             check(library().packjit_packer_resume(self._handle, ctypes.byref(position)))

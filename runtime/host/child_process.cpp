@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
+#include <csignal>
 #include <cstring>
 #include <system_error>
 
@@ -42,10 +44,30 @@ std::string read_all(int descriptor) {
   }
 }
 
+/// Runs its arguments as they are and prints the exit status behind what they print. How a child of ours has ended
+/// cannot be relied on: it is lost where the application ignores SIGCHLD or waits for any child. A fork() of ours that
+/// waits would be one of the whole application, with its memory and its handlers.
+constexpr const char* kRunAndTell = R"("$@"; printf '\n%d' $?)";
+
+/// Takes the status off the end of what kRunAndTell printed.
+bool take_status(ChildResult& result) {
+  const std::size_t line = result.output.rfind('\n');
+  if (line == std::string::npos) return false;
+  const char* const begin = result.output.data() + line + 1;
+  const char* const end = result.output.data() + result.output.size();
+  const auto [stop, error] = std::from_chars(begin, end, result.status);
+  if (error != std::errc() || stop != end) return false;
+  result.output.resize(line);
+  return true;
+}
+
 }  // namespace
 
 ChildResult run_program(const std::vector<std::string>& arguments) {
-  std::vector<std::string> copies = arguments;  // the interface of posix_spawn wants them writable
+  if (access(arguments.front().c_str(), X_OK) != 0) raise(errno, "starting " + arguments.front());
+  constexpr const char* kShell = "/bin/sh";
+  std::vector<std::string> copies = {kShell, "-c", kRunAndTell, kShell};  // posix_spawn wants them writable
+  copies.insert(copies.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
   pointers.reserve(copies.size() + 1);
   for (std::string& argument : copies) pointers.push_back(argument.data());
@@ -57,26 +79,37 @@ ChildResult run_program(const std::vector<std::string>& arguments) {
   if (pipe2(ends, O_CLOEXEC) != 0) raise(errno, "making a pipe for " + arguments.front());
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDERR_FILENO);
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  // The shell has to wait, whatever the application ignores or blocks.
+  sigset_t none{}, waiting{};
+  sigemptyset(&none);
+  sigemptyset(&waiting);
+  sigaddset(&waiting, SIGCHLD);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
+  posix_spawnattr_setsigdefault(&attributes, &waiting);
+  posix_spawnattr_setsigmask(&attributes, &none);
   pid_t child = 0;
-  const int error = posix_spawn(&child, pointers.front(), &actions, nullptr, pointers.data(), variables.data());
+  const int error = posix_spawn(&child, kShell, &actions, &attributes, pointers.data(), variables.data());
+  posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   close(ends[1]);
   if (error != 0) {
     close(ends[0]);
-    raise(error, "starting " + arguments.front());
+    raise(error, std::string("starting ") + kShell + " for " + arguments.front());
   }
 
   ChildResult result;
   result.output = read_all(ends[0]);
   close(ends[0]);
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0) {
-    if (errno != EINTR) raise(errno, "waiting for " + arguments.front());
+  while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
   }
-  result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  if (!take_status(result)) {
+    raise(EINTR, "running " + arguments.front() + ", which ended together with the shell that waits for it");
+  }
   return result;
 }
 

@@ -142,12 +142,15 @@ struct Misuse {
 };
 const Misuse kMisuses[] = {
     {"wrong dtype", [](auto&, packjit_tensor& x) { x.dtype = PACKJIT_FP16; }, "fp16"},
-    {"unknown dtype", [](auto&, packjit_tensor& x) { x.dtype = 77; }, "77"},
+    {"unknown dtype", [](auto&, packjit_tensor& x) { x.dtype = 77; },
+     "tensor x: dtype is 77, which stands for no dtype"},
     {"integers", [](auto&, packjit_tensor& x) { x.dtype = PACKJIT_INT32; }, "int32"},
     {"missing tensor", [](auto& t, packjit_tensor&) { t.x = nullptr; }, "tensor x is missing"},
     {"missing output", [](auto& t, packjit_tensor&) { t.out = nullptr; }, "tensor out is missing"},
     {"tensor that the options lack", [](auto& t, packjit_tensor& x) { t.bias = &x; }, "bias = off"},
     {"no memory", [](auto&, packjit_tensor& x) { x.data = nullptr; }, "data is NULL"},
+    {"half an element off", [](auto&, packjit_tensor& x) { x.data = static_cast<char*>(x.data) + 2; },
+     "2 bytes past a multiple of 4; fp32 needs an address that is a multiple of 4"},
     {"wrong shape", [](auto&, packjit_tensor& x) { x.shape[1] = 7; }, "(1, 7, 1)"},
     {"wrong rank", [](auto&, packjit_tensor& x) { x.rank = 2; }, "(1, 8)"},
     {"impossible rank", [](auto&, packjit_tensor& x) { x.rank = 9; }, "rank is 9"},
@@ -173,6 +176,51 @@ TEST_F(Host, MisuseIsNamedAndLeavesTheHandlesAsTheyWere) {
     ASSERT_DONE(conv.run(op.get(), map.get())) << misuse.name;  // use after a failure
     EXPECT_EQ(conv.out, SmallConvolution::kExpected);
   }
+}
+
+TEST_F(Host, BoundariesThatAreNotOnTheirAlignmentAreRefused) {
+  std::vector<std::int64_t> positions = {0, 1, 2, 0, 1};
+  const packjit_tensor values = tensor(reinterpret_cast<char*>(positions.data()) + 1, PACKJIT_INT64, {1, 4});
+  const packjit_map_options options{sizeof(options), PACKJIT_POSITION_INDICES, PACKJIT_POSITIONS, 1, 4, 2, 4};
+  const char* expected = "tensor position_indices: data is ";
+  packjit_map* map = nullptr;
+  EXPECT_EQ(packjit_map_from_host(device.get(), nullptr, &options, &values, &map), PACKJIT_BAD_ARGUMENT);
+  EXPECT_TRUE(says(expected) && says("1 bytes past a multiple of 8; int64 needs")) << packjit_last_error();
+  ASSERT_DONE(packjit_map_create(device.get(), nullptr, &options, PACKJIT_INT64, &map));
+  const MapHandle made(map);
+  EXPECT_EQ(packjit_map_build(map, nullptr, &values), PACKJIT_BAD_ARGUMENT);
+  EXPECT_TRUE(says(expected) && says("1 bytes past a multiple of 8; int64 needs")) << packjit_last_error();
+}
+
+// Two floats: aligned as a float is.
+TEST_F(Host, AComplexTensorNeedsAFloatsAlignment) {
+  packjit_operator_options options{};
+  options.op = PACKJIT_SSM_PACK;
+  options.dtype = PACKJIT_FP32;
+  options.d_state = 1;
+  options.complex_A = PACKJIT_ON;
+  options.softplus = options.D = options.z = options.delta_bias = PACKJIT_OFF;
+  const OperatorHandle op = make_operator(device, options);
+  const MapHandle map = map_from_positions(device, {0});
+  const std::vector<float> u = {1.0F}, delta = {0.0F}, pairs = {0.0F, -1.0F, 0.0F, -1.0F}, two = {1.0F, 0.0F};
+  std::vector<float> out = {-1.0F};
+  const packjit_tensor tu = tensor(u.data(), PACKJIT_FP32, {1, 1, 1}),
+                       td = tensor(delta.data(), PACKJIT_FP32, {1, 1, 1}),
+                       to = tensor(out.data(), PACKJIT_FP32, {1, 1, 1}),
+                       tb = tensor(two.data(), PACKJIT_FP32, {1, 1, 1, 2});
+  packjit_ssm_forward_tensors tensors{};
+  tensors.struct_size = sizeof(tensors);
+  tensors.u = &tu, tensors.delta = &td, tensors.B = &tb, tensors.C = &tb, tensors.out = &to;
+  for (const int floats : {0, 1}) {
+    const packjit_tensor A = tensor(pairs.data() + floats, PACKJIT_COMPLEX64, {1, 1});
+    tensors.A = &A;
+    ASSERT_DONE(packjit_ssm_forward(op.get(), nullptr, map.get(), &tensors, nullptr));
+    EXPECT_EQ(out, std::vector<float>{0.0F});  // delta is 0
+  }
+  const packjit_tensor odd = tensor(reinterpret_cast<const char*>(pairs.data()) + 2, PACKJIT_COMPLEX64, {1, 1});
+  tensors.A = &odd;
+  EXPECT_EQ(packjit_ssm_forward(op.get(), nullptr, map.get(), &tensors, nullptr), PACKJIT_BAD_ARGUMENT);
+  EXPECT_TRUE(says("tensor A") && says("2 bytes past a multiple of 4")) << packjit_last_error();
 }
 
 TEST_F(Host, OutputsInTheMemoryOfInputsAreRefused) {
@@ -317,7 +365,11 @@ TEST_F(Host, OptionsOutOfRangeAreNamed) {
   EXPECT_NE(refused([](auto& o) { o.conv_width = 17; }).find("17"), std::string::npos);
   EXPECT_NE(refused([](auto& o) { o.d_state = 16; }).find("conv1d_pack has no such option"), std::string::npos);
   EXPECT_NE(refused([](auto& o) { o.silu = 3; }).find("silu is 3"), std::string::npos);
-  EXPECT_NE(refused([](auto& o) { o.dtype = PACKJIT_INT32; }).find("int32"), std::string::npos);
+  EXPECT_NE(refused([](auto& o) {
+              o.dtype = PACKJIT_INT32;
+            }).find("packjit_operator_options: dtype: expected fp32, fp16 or bf16, found int32"),
+            std::string::npos);
+  EXPECT_NE(refused([](auto& o) { o.dtype = 77; }).find("packjit_operator_options: dtype is 77"), std::string::npos);
   EXPECT_NE(refused([](auto& o) { o.dtype = PACKJIT_COMPLEX64; }).find("complex64"), std::string::npos);
   EXPECT_NE(refused([](auto& o) { o.complex_A = PACKJIT_ON; }).find("complex_A is 2, but conv1d_pack"),
             std::string::npos);

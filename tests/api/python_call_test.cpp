@@ -180,7 +180,10 @@ TEST_F(PythonCall, MisuseIsNamedAndTheGilComesBack) {
   refused("tensor out: it has 5 dimensions", [&](auto& t) { at(t, 4).tensor.rank = 5; });
   refused("tensor x: it has 0 dimensions", [&](auto& t) { at(t, 0).tensor.rank = 0; });
   refused("tensor weight: it is on another device", [&](auto& t) { at(t, 1).tensor.device_type = dlpack::kCuda; });
-  refused("stands for no dtype", [&](auto& t) { at(t, 4).tensor.dtype.bits = 64; });
+  refused("tensor out: DLPack's code 2 with 64 bits and 1 lanes stands for no dtype",
+          [&](auto& t) { at(t, 4).tensor.dtype.bits = 64; });
+  refused("tensor x: dtype: expected fp32, fp16 or bf16, found int32",
+          [&](auto& t) { at(t, 0).tensor.dtype.code = dlpack::kInteger; });
   refused("on another device than the map", [&](auto& t) {
     for (const std::size_t i : {0, 1, 4}) at(t, i).tensor.device_type = dlpack::kCuda;
   });

@@ -133,6 +133,26 @@ TEST_F(Recording, AFileThatCannotBeWrittenIsOneWarning) {
   EXPECT_FALSE(fs::exists(file.parent_path()));
 }
 
+TEST_F(Recording, WhatLiesInTheFilesPlaceIsNamed) {
+  struct Case {
+    const char *target, *words;
+  };
+  constexpr Case kCases[] = {{"/dev/null", "it is not a regular file"},
+                             {nullptr, "it is a link, and links are not followed"}};
+  for (const Case& lies : kCases) {
+    if (lies.target == nullptr) fs::create_symlink("elsewhere", file);
+    const std::string path = lies.target == nullptr ? file.string() : lies.target;
+    record_in(path);
+    const DeviceHandle device = open_host();
+    const OperatorHandle op = make_operator(device, SmallConvolution::options());
+    ASSERT_DONE(conv.run(op.get(), map_from_positions(device, kFiveAndThree).get()));
+    EXPECT_EQ(records.warnings().back(), "cannot record the shapes of calls in '" + path +
+                                             "', which PACKJIT_CAPTURE names: " + lies.words +
+                                             ". Calls go on, their shapes are not recorded");
+  }
+  EXPECT_FALSE(fs::exists(folder / "elsewhere"));
+}
+
 TEST_F(Recording, NothingIsRecordedWithoutTheSetting) {
   const DeviceHandle device = open_host();
   const OperatorHandle op = make_operator(device, SmallConvolution::options());

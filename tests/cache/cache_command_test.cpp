@@ -246,6 +246,18 @@ TEST_F(CacheCommand, ANumberOfBytesThatIsNoneIsBadUsage) {
       << doctor.text;
 }
 
+TEST_F(CacheCommand, AFolderWhoseNameIsNoUtf8IsReportedAsJson) {
+  const std::string cache = "odd\xff";
+  fs::create_directory(file(cache));
+  fs::permissions(file(cache), fs::perms::owner_all);
+  for (const char* command : {"cache list --json", "doctor --json", "db list --json"}) {
+    const Outcome outcome = packjit(command, cache, "PACKJIT_DATABASE_DIR='" + file(cache) + "'");
+    EXPECT_EQ(outcome.status, 0) << outcome.text;
+    EXPECT_FALSE(nlohmann::json::parse(outcome.text, nullptr, false).is_discarded()) << outcome.text;
+    EXPECT_NE(outcome.text.find("odd\xEF\xBF\xBD"), std::string::npos) << outcome.text;
+  }
+}
+
 TEST_F(CacheCommand, VerifyNamesWhatIsNoFile) {
   fs::create_directory(file("cache"));
   fs::permissions(file("cache"), fs::perms::owner_all);

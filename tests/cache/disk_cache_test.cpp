@@ -170,6 +170,21 @@ TEST_F(DiskCacheTest, K31_WhatCannotBeWrittenIsOneWarningAndMemoryOnly) {
   }
 }
 
+TEST_F(DiskCacheTest, AFileThatTheLimitRefusesNamesTheSetting) {
+  std::string problem;
+  CompileCache small(
+      compiler.compiler(),
+      DiskCache::open(files, {"/cache", 50, ""}, clock.clock(), records.callback(), DiskCache::Missing::make, problem),
+      records.callback());
+  EXPECT_EQ(small.get(kSource, "sm_90").how, HitKind::compiled);
+  EXPECT_TRUE(files.files.empty());
+  ASSERT_EQ(records.warnings().size(), 1U);
+  EXPECT_NE(records.warnings()[0].find("bytes in '/cache': PACKJIT_CACHE_BYTES, which limits all its files together, "
+                                       "is 50; set it to more. Kernels are kept in memory only"),
+            std::string::npos)
+      << records.warnings()[0];
+}
+
 TEST_F(DiskCacheTest, K31_AFullDiskLeavesNoPartOfAnEntry) {
   files.room = 100;
   EXPECT_EQ(ask(), HitKind::compiled);

@@ -99,6 +99,36 @@ TEST_F(PosixFolder, APipeInAFilesPlaceIsNotWaitedFor) {
   EXPECT_EQ(folder->read("pipe", 4, bytes, info), std::errc::invalid_argument);
 }
 
+TEST_F(PosixFolder, WhatLiesInAFilesPlaceIsNamed) {
+  ASSERT_EQ(mkfifo((path / "pipe").c_str(), 0600), 0);
+  ASSERT_EQ(mkdir((path / "folder").c_str(), 0700), 0);
+  ASSERT_EQ(symlink("/dev/null", (path / "link").c_str()), 0);
+  struct Case {
+    const char *name, *words;
+  };
+  constexpr Case kCases[] = {{"pipe", "it is not a regular file"},
+                             {"folder", "it is a folder"},
+                             {"link", "it is a link, and links are not followed"}};
+  std::string bytes;
+  FileInfo info;
+  for (const Case& lies : kCases) {
+    EXPECT_EQ(reason_of(folder->read(lies.name, 4, bytes, info), 4), lies.words);
+    EXPECT_EQ(reason_of(folder->append(lies.name, "x")), lies.words);
+  }
+  ASSERT_FALSE(folder->append("file", "12345"));
+  EXPECT_EQ(reason_of(folder->read("file", 4, bytes, info), 4), "it has more than 4 bytes");
+}
+
+// A link there would lead to it, which is why its folder is opened.
+TEST(PosixFileSystem, ADeviceIsNoFile) {
+  std::unique_ptr<Folder> devices;
+  ASSERT_FALSE(posix_file_system().open_folder("/dev", devices));
+  std::string bytes;
+  FileInfo info;
+  EXPECT_EQ(reason_of(devices->read("null", 4, bytes, info), 4), "it is not a regular file");
+  EXPECT_EQ(reason_of(devices->append("null", "x")), "it is not a regular file");
+}
+
 // The file of a lock is removed with it, so another may take the lock of a file that is gone already.
 TEST_F(PosixFolder, ALockNeverHasTwoOwners) {
   constexpr int kThreads = 16, kTimes = 2000;

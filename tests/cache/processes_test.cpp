@@ -194,7 +194,7 @@ TEST_F(Processes, K26_AFileTooLargeForMemoryIsAMiss) {
   fs::resize_file(fs::path(path) / name, 1ULL << 40U);  // holes, which take no room on the disk
   EXPECT_EQ(cache(path).get(kSource, "sm_90").how, HitKind::compiled);
   ASSERT_EQ(records.warnings().size(), 1U);
-  EXPECT_NE(records.warnings()[0].find("File too large"), std::string::npos) << records.warnings()[0];
+  EXPECT_NE(records.warnings()[0].find("it has more than 268435456 bytes"), std::string::npos) << records.warnings()[0];
   EXPECT_EQ(cache(path).get(kSource, "sm_90").how, HitKind::disk);
 }
 

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <random>
 #include <thread>
@@ -55,6 +56,36 @@ int status_of(pid_t child) {
   int status = 0;
   waitpid(child, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST_F(DatabaseProcesses, WhatLiesInAFilesPlaceIsNamed) {
+  const std::string stem = folder + "/" + database_stem(test_gpu());
+  fs::create_symlink("elsewhere", stem + ".journal");
+  fs::create_directory(stem + ".json");
+  DatabaseFile mine = file();
+  EXPECT_TRUE(mine.load().entries.empty());
+  EXPECT_FALSE(mine.append(numbered_entry(1)));
+  const std::vector<std::string> expected = {
+      "the journal '" + stem +
+          ".journal' of the tuning database cannot be read: it is a link, and links are not followed",
+      "the tuning database '" + stem + ".json' cannot be read: it is a folder",
+      "a tuned entry cannot be written to '" + stem +
+          ".journal': it is a link, and links are not followed. It is lost when this program ends; "
+          "PACKJIT_DATABASE_DIR names another folder"};
+  EXPECT_EQ(records.warnings(), expected);
+  EXPECT_FALSE(fs::exists(folder + "/elsewhere"));
+}
+
+TEST_F(DatabaseProcesses, WhereDamagedLinesCannotBeKeptTheirFileIsNamed) {
+  const std::string stem = folder + "/" + database_stem(test_gpu());
+  ASSERT_TRUE(file().append(numbered_entry(1)));
+  std::ofstream(stem + ".journal", std::ios::app) << "damaged\n\n";
+  fs::create_symlink("elsewhere", stem + ".damaged");
+  EXPECT_FALSE(file().compact());
+  EXPECT_EQ(records.warnings().back(), "the tuning database '" + stem +
+                                           ".damaged' cannot be written: it is a link, and links are not followed. Its "
+                                           "journal is kept, nothing is lost");
+  EXPECT_EQ(file().load().entries.size(), 1U);
 }
 
 // Each record whose append() has returned stays, whatever the writer was doing when it was killed.

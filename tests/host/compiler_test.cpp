@@ -1,14 +1,21 @@
 // Finding and running the host compiler; loading what it made; one compile for each source.
 #include <gtest/gtest.h>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <stdexcept>
+#include <system_error>
 #include <thread>
 
 #include "runtime/errors.hpp"
+#include "runtime/host/child_process.hpp"
 #include "runtime/host/host_compiler.hpp"
 #include "runtime/host/host_device.hpp"
 #include "tests/host/host_source.hpp"
@@ -142,6 +149,43 @@ TEST(HostCompiler, SeveralSourcesAtOnce) {
   EXPECT_EQ(host::host_compiles(), before);
   const std::vector<std::string> bad = {constant_kernel("44"), constant_kernel("no_such_name")};
   EXPECT_THROW(host::compile_texts(bad), host::HostCompileError);
+}
+
+/// Lets SIGCHLD do something else until the end.
+class ChildSignal {
+ public:
+  explicit ChildSignal(void (*action)(int)) : old_(std::signal(SIGCHLD, action)) {}
+  ~ChildSignal() { std::signal(SIGCHLD, old_); }
+
+ private:
+  void (*old_)(int);
+};
+
+TEST(HostCompiler, RunsWhereTheApplicationIgnoresTheEndOfChildren) {
+  const ChildSignal ignored(SIG_IGN);
+  const auto device = open_host_device();
+  EXPECT_EQ(run_kernel<int>(*device, constant_kernel("4711"), {.entry = "constant"}, 1)[0], 4711);
+  EXPECT_EQ(host::run_program({"/bin/false"}).status, 1);
+}
+
+TEST(HostCompiler, RunsWhereTheApplicationWaitsForAnyChild) {
+  const ChildSignal reaping([](int) {
+    const int before = errno;
+    while (waitpid(-1, nullptr, WNOHANG) > 0) {
+    }
+    errno = before;
+  });
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(host::run_program({"/bin/false"}).status, 1);
+}
+
+TEST(ChildProcess, GivesTheArgumentsOnAsTheyAreAndSaysHowItEnded) {
+  const host::ChildResult said = host::run_program({"/usr/bin/printf", "%s|%s|%s", "a b", "$HOME '\"`", ""});
+  EXPECT_EQ(said.output, "a b|$HOME '\"`|");
+  EXPECT_EQ(said.status, 0);
+  EXPECT_EQ(host::run_program({"/bin/sh", "-c", "printf 'one\n' >&2; exit 7"}).status, 7);
+  EXPECT_EQ(host::run_program({"/bin/sh", "-c", "printf 'one\n' >&2"}).output, "one\n");
+  EXPECT_EQ(host::run_program({"/bin/sh", "-c", "kill -9 $$"}).status, 128 + 9);
+  EXPECT_THROW((void)host::run_program({"/no/such/program"}), std::system_error);
 }
 
 TEST(HostCompiler, TemporaryDirectoryIsRemoved) {

@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <stdexcept>
 #include <string>
 
 #include "packing/permutation.hpp"
+#include "tests/message_of.hpp"
 #include "tests/packing/plan_text.hpp"
 
 namespace packjit {
@@ -104,8 +106,32 @@ TEST(TrainingStream, APositionOfSomethingElseIsRefused) {
   EXPECT_THROW(stream.resume(position), std::invalid_argument);
   position = {-1, 0, position.fingerprint};
   EXPECT_THROW(stream.resume(position), std::invalid_argument);
+  position = {0, -1, position.fingerprint};
+  EXPECT_THROW(stream.resume(position), std::invalid_argument);
   EXPECT_THROW(TrainingStream(some_documents(), pack_methods()[0], options(32), 2, 2), std::invalid_argument);
   EXPECT_THROW(TrainingStream(some_documents(), pack_methods()[0], options(32), 0, 0), std::invalid_argument);
+}
+
+TEST(TrainingStream, AnEpochThatHasNoNextOneIsRefused) {
+  TrainingStream stream(some_documents(), pack_method_named("bfd"), options(32));
+  const std::uint64_t fingerprint = stream.position().fingerprint;
+  EXPECT_EQ(test::message_of([&] {
+              stream.resume({std::numeric_limits<std::int64_t>::max(), 0, fingerprint});
+            }),
+            "packing: cannot resume: expected an epoch from 0 to 9007199254740992, found 9223372036854775807");
+  EXPECT_EQ(stream.position().epoch, 0);
+  stream.resume({9007199254740992, stream.steps(), fingerprint});
+  (void)stream.next();
+  EXPECT_EQ(stream.position().epoch, 9007199254740993);
+}
+
+TEST(TrainingStream, ADocumentOutOfRangeIsNamedByItsPlaceInTheListGiven) {
+  for (const std::size_t wrong : {0U, 7U, 49U}) {
+    std::vector<Document> given = some_documents();
+    given[wrong].length = 0;
+    EXPECT_EQ(test::message_of([&] { TrainingStream(given, pack_method_named("bfd"), options(32)); }),
+              "packing: document " + std::to_string(wrong) + ": length must be from 1 to 2147483647, found 0");
+  }
 }
 
 }  // namespace

@@ -133,6 +133,15 @@ def test_a_state_of_others_is_refused_and_nothing_changes():
     assert packer.next().step == 1
 
 
+@pytest.mark.parametrize("name, number", [("epoch", 2**64), ("epoch", 2**63 - 1), ("step", 2**64 + 1),
+                                          ("fingerprint", 2**64)])
+def test_a_number_too_large_for_a_state_is_not_cut_to_another(name, number):
+    packer = Packer(LENGTHS, 16)
+    with pytest.raises(BadArgument, match=f"expected .*{name}.* from 0 to .*found {number}"):
+        packer.load_state_dict({**packer.state_dict(), name: number})
+    assert packer.state_dict()["step"] == 0
+
+
 def test_breaks_and_slack():
     def ends(**options):
         steps = one_epoch(Packer([3, 10], 4, breaks=[[], [3, 7]], **options))

@@ -88,7 +88,8 @@ TEST(Capture, RefusesWhatItDoesNotUnderstand) {
       {R"({"op":"ssm_pack_fwd","spec":{},"dim":8,"seqlen":6,"rows":[[3,4]]})",
        "\"seqlen\" to be a whole number from 7 to 2147483647, found 6"},
       {R"({"op":"ssm_pack_fwd","spec":{},"dim":8,"calls":0,"rows":[[3]]})", "\"calls\" to be a whole number from 1"},
-      {R"({"op":"ssm_pack_fwd"]})", "a JSON object, found none: "},
+      {R"({"op":"ssm_pack_fwd"]})", "a JSON object, found none: parse error at line 1, column 21: "},
+      {R"({"op":"ssm_pack_fwd","dim":1e999})", "a JSON object, found none: number overflow parsing '1e999'"},
   };
   for (const auto& [line, message] : cases) {
     const std::string said = refusal_of(line);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
+
 #include "runtime/errors.hpp"
 
 namespace packjit {
@@ -78,6 +80,16 @@ TEST(WorkerBench, K44_ACandidateThatEndsTheCompilerIsFound) {
   EXPECT_EQ(trials[3].failure, "");
 }
 
+TEST(WorkerBench, AWorkersEndThatSigchldHidesIsNotCalledASuccess) {
+  const auto before = std::signal(SIGCHLD, SIG_IGN);
+  WorkerBench bench(imagined());
+  const Trial trial = bench.check(Spec(Operator::conv1d_pack_fwd), with_block(64), nullptr);
+  std::signal(SIGCHLD, before);
+  EXPECT_TRUE(trial.lost_worker);
+  EXPECT_NE(trial.failure.find("a status that is not known, since SIGCHLD is ignored"), std::string::npos)
+      << trial.failure;
+}
+
 TEST(WorkerBench, SaysWhyTheOtherProcessDoesNotStart) {
   WorkerSettings settings = imagined();
   settings.command.emplace_back("without-gpu");
@@ -86,6 +98,19 @@ TEST(WorkerBench, SaysWhyTheOtherProcessDoesNotStart) {
     FAIL();
   } catch (const EnvironmentError& error) {
     EXPECT_NE(std::string(error.what()).find("exit status 3"), std::string::npos) << error.what();
+  }
+}
+
+TEST(WorkerBench, AWorkerThatSaysSomethingElseIsQuoted) {
+  WorkerSettings settings = imagined();
+  settings.command.emplace_back("chatty");
+  try {
+    const WorkerBench bench(settings);
+    FAIL();
+  } catch (const EnvironmentError& error) {
+    EXPECT_NE(std::string(error.what()).find("said 'loading modules'; expected a JSON object a line"),
+              std::string::npos)
+        << error.what();
   }
 }
 
