@@ -146,10 +146,14 @@ def wants_gradients(*tensors: Optional[Tensor]) -> bool:
     return False
 
 
-def _needs_operators(*douts: Optional[Tensor]) -> bool:
+def needs_operators(*douts: Optional[Tensor]) -> bool:
     """Whether a backward has to go through the registered operators."""
-    return (torch.is_grad_enabled() or not is_plain(*douts)
-            or any([dout is not None and _is_batched(dout) for dout in douts]))
+    return torch.is_grad_enabled() or not is_plain(*douts) or _are_batched(*douts)
+
+
+def _are_batched(*douts: Optional[Tensor]) -> bool:
+    """Whether they are those of a batch of gradients."""
+    return _functorch_level() is not None or any([dout is not None and _is_batched(dout) for dout in douts])
 
 
 # A quick answer for any type of device, where this PyTorch has it.
@@ -171,6 +175,8 @@ def first_derivative(name: str):
     dtype. PyTorch's once_differentiable refuses only where what the backward is given has a gradient."""
     def decorate(backward):
         def first(ctx, *douts):
+            if torch.is_grad_enabled() and _are_batched(*douts):  # in which _NotTwice would not be seen
+                raise no_second_derivative(name)
             with torch.no_grad(), without_autocast(douts[0].device.type):
                 gradients = backward(ctx, *douts)
             if torch.is_grad_enabled():  # create_graph=True
@@ -212,8 +218,8 @@ class EagerConv1dPack(torch.autograd.Function):
         refuse_changed(own_handle, version, handle)
         if dout is None:
             dout = torch.zeros_like(inputs[0])
-        if _needs_operators(dout, dfinal_states):
-            gradients = _op_conv_backward(*inputs, dout, dfinal_states, handle, silu)
+        if needs_operators(dout, dfinal_states):
+            gradients = op_conv_backward(*inputs, dout, dfinal_states, handle, silu)
         else:
             gradients = conv_backward(seq_map, *inputs, dout, dfinal_states, silu)
         return (None, None, *gradients, None, None)
@@ -241,8 +247,8 @@ class EagerSsmPack(torch.autograd.Function):
         refuse_changed(own_handle, version, handle)
         if dout is None:
             dout = torch.zeros_like(inputs[0])
-        if _needs_operators(dout, dfinal_states):
-            gradients = _op_ssm_backward(*inputs, dout, dfinal_states, stored, handle, softplus)
+        if needs_operators(dout, dfinal_states):
+            gradients = op_ssm_backward(*inputs, dout, dfinal_states, stored, handle, softplus)
         else:
             gradients = ssm_backward(seq_map, *inputs, dout, dfinal_states, stored, softplus)
         return (None, None, *gradients, None, None, None)
@@ -329,7 +335,7 @@ def _present(gradients, inputs) -> List[Optional[Tensor]]:
     return [None if tensor is None else gradient for gradient, tensor in zip(gradients, inputs)]
 
 
-def _op_conv_backward(x, weight, bias, initial_states, dout, dfinal_states, handle, silu):
+def op_conv_backward(x, weight, bias, initial_states, dout, dfinal_states, handle, silu):
     gradients = torch.ops.packjit.conv1d_pack_backward(x, weight, bias, initial_states, dout, dfinal_states, handle,
                                                        silu)
     dx, dweight, dbias, dinitial_states = _present(gradients, (x, weight, bias, initial_states))
@@ -337,8 +343,8 @@ def _op_conv_backward(x, weight, bias, initial_states, dout, dfinal_states, hand
     return dx, dweight.to(weight.dtype), None if bias is None else dbias.to(bias.dtype), dinitial_states
 
 
-def _op_ssm_backward(u, delta, A, B, C, D, z, delta_bias, initial_states, dout, dfinal_states, stored, handle,
-                     softplus):
+def op_ssm_backward(u, delta, A, B, C, D, z, delta_bias, initial_states, dout, dfinal_states, stored, handle,
+                    softplus):
     inputs = (u, delta, A, B, C, D, z, delta_bias, initial_states)
     return _present(torch.ops.packjit.ssm_pack_backward(*inputs, dout, dfinal_states, stored, handle, softplus), inputs)
 
@@ -354,7 +360,7 @@ def _conv_formula(ctx, dout, dfinal_states):
     *inputs, seq_map = ctx.saved_tensors
     if dout is None:
         dout = torch.zeros_like(inputs[0])
-    gradients = _op_conv_backward(*inputs, dout, dfinal_states if ctx.final_states else None, seq_map, ctx.silu)
+    gradients = op_conv_backward(*inputs, dout, dfinal_states if ctx.final_states else None, seq_map, ctx.silu)
     return (*gradients, None, None, None, None)
 
 
@@ -371,8 +377,8 @@ def _ssm_formula(ctx, dout, dfinal_states, _):
     *inputs, stored, seq_map = ctx.saved_tensors
     if dout is None:
         dout = torch.zeros_like(inputs[0])
-    gradients = _op_ssm_backward(*inputs, dout, dfinal_states if ctx.final_states else None, stored, seq_map,
-                                 ctx.softplus)
+    gradients = op_ssm_backward(*inputs, dout, dfinal_states if ctx.final_states else None, stored, seq_map,
+                                ctx.softplus)
     return (*gradients, None, None, None, None, None)
 
 
