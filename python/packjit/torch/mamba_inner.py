@@ -25,7 +25,7 @@ def mamba_inner(xz: Tensor, conv_weight: Tensor, conv_bias: Tensor | None, x_pro
     used in xz's. A: (d_inner, d_state), D and delta_bias: (d_inner), fp32. Gives (batch, seqlen, d_inner).
     """
     arguments = (xz, conv_weight, conv_bias, x_proj_weight, dt_proj_weight, A, D, delta_bias)
-    if not torch.compiler.is_compiling() and ops.is_plain(*arguments):
+    if not torch.compiler.is_compiling() and ops.is_plain(arguments):
         device_type = xz.device.type
         if torch.is_autocast_enabled(device_type):
             xz = ops.to_autocast_dtype(xz, device_type)
@@ -58,8 +58,9 @@ class _MambaInner(torch.autograd.Function):
         projected = x @ x_proj_weight.t()
         dt, B, C = projected.split(_sizes(dt_proj_weight, A), dim=-1)
         delta = dt @ dt_proj_weight.t()
-        y, _, stored = ops.ssm_forward(seq_map, x, delta, A, B.unsqueeze(2), C.unsqueeze(2), D, z, delta_bias, None,
-                                       True, False, checkpoints and any(ctx.needs_input_grad))
+        y, _, stored = ops.ssm_forward(
+            seq_map, (x, delta, A, B.unsqueeze(2), C.unsqueeze(2), D, z, delta_bias, None), True, False,
+            checkpoints and any(ctx.needs_input_grad))
         ctx.save_for_backward(xz, conv_weight, conv_bias, x_proj_weight, dt_proj_weight, A, D, delta_bias, x, projected,
                               delta, stored, handle)
         ctx.seq_map, ctx.handle, ctx.version = seq_map, handle, handle._version
