@@ -13,12 +13,13 @@ says that it is above --tolerance. Exit status 3 without a GPU, unless --device 
 
 import argparse
 import json
+import os
 import pathlib
 import sys
 import time
 
-from reports import (FAILED, MISSING, difference, load_example, opening, save_figure, torch_is_missing,
-                     write_whole)
+from reports import (FAILED, MISSING, difference, load_example, opening, output_file, plot_file, save_figure,
+                     torch_is_missing, write_whole)
 
 
 def options(arguments) -> argparse.Namespace:
@@ -34,8 +35,8 @@ def options(arguments) -> argparse.Namespace:
     parser.add_argument("--tolerance", type=float, default=0.1, help="largest difference, in nats, that passes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--json", type=pathlib.Path, help="write the report to this file")
-    parser.add_argument("--plot", type=pathlib.Path, help="draw both curves, by the ending of the name")
+    parser.add_argument("--json", type=output_file, help="write the report to this file")
+    parser.add_argument("--plot", type=plot_file, help="draw both curves, by the ending of the name")
     return parser.parse_args(arguments)
 
 
@@ -81,7 +82,8 @@ def trained(given, calls_of) -> dict:
     device = torch.device(given.device)
     torch.manual_seed(given.seed)
     model = MambaLM(dataclasses.replace(train.SIZES[given.model], vocab_size=train.VOCABULARY), device=device)
-    settings = train.options(["--text", str(given.text), "--out", ".", "--updates", str(given.updates), "--device",
+    # Of its files it writes and reads none here, whatever --text is.
+    settings = train.options(["--text", os.devnull, "--out", ".", "--updates", str(given.updates), "--device",
                               given.device, "--learning-rate", str(given.learning_rate)])
     optimizer = train.optimizer_of(model, settings)
     autocast = torch.autocast(device.type, dtype=torch.bfloat16, enabled=given.dtype == "bf16")

@@ -13,6 +13,8 @@ import json
 import subprocess
 import sys
 
+from reports import MISSING, gpu
+
 DIM = 4096
 KERNELS = [(operator, tokens) for tokens in (32768, 4096)
            for operator in ("ssm_pack_fwd", "ssm_pack_bwd", "conv1d_pack_fwd", "conv1d_pack_bwd")]
@@ -57,11 +59,15 @@ def main() -> int:
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         print(__doc__, file=sys.stderr)
         return 2
-    gpu, driver = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0"],
-                                 capture_output=True, text=True, check=True).stdout.strip().split(", ")
+    found = gpu()
+    if not found:
+        print("profile_kernels.py: nvidia-smi finds no GPU, and there is nothing to profile without one",
+              file=sys.stderr)
+        return MISSING
     kernels = [profile(sys.argv[1], *kernel) for kernel in KERNELS]
     print(json.dumps({"date": datetime.date.today().isoformat(), "command": "python bench/profile_kernels.py packjit",
-                      "gpu": gpu, "driver": driver, "dim": DIM, "kernels": kernels}, indent=1))
+                      "gpu": found["name"], "driver": found["driver_version"], "dim": DIM, "kernels": kernels},
+                     indent=1))
     return 0
 
 

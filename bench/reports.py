@@ -1,8 +1,10 @@
 """What the reports of measurements have in common."""
 
+import argparse
 import datetime
 import importlib
 import importlib.util
+import os
 import pathlib
 import subprocess
 import sys
@@ -30,6 +32,33 @@ def gpu() -> dict:
     except (OSError, subprocess.SubprocessError, IndexError):
         return {}
     return dict(zip(fields, [value.strip() for value in line.split(",")]))
+
+
+def output_file(name: str) -> pathlib.Path:
+    """For argparse: a file that can be written, which is found out before the work and not after it."""
+    path = pathlib.Path(name)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{name} is a folder: give the file to write")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{name} cannot be written, since {path.parent} is no folder: make it, or "
+                                         "give another one")
+    if not os.access(path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{name} cannot be written, since {path.parent} may not be: give another "
+                                         "folder")
+    return path
+
+
+def plot_file(name: str) -> pathlib.Path:
+    """For argparse: the same of a figure, which takes matplotlib and an ending that it knows."""
+    path = output_file(name)
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase
+    except ImportError:
+        raise argparse.ArgumentTypeError(f"{name} cannot be drawn without matplotlib: pip install matplotlib") from None
+    known = sorted(FigureCanvasBase.get_supported_filetypes())
+    if path.suffix[1:].lower() not in known:
+        raise argparse.ArgumentTypeError(f"{name} ends in '{path.suffix}', expected one of {', '.join(known)}")
+    return path
 
 
 def torch_is_missing(script: str) -> bool:

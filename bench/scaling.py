@@ -33,9 +33,9 @@ import sys
 import tempfile
 import time
 
-from lengths import DATA, REAL_CUT, pieces_of
-from reports import (FAILED, MISSING, difference, load_example, opening, save_figure, torch_is_missing,
-                     write_whole)
+from lengths import DATA, REAL_CUT, lengths_file, pieces_of
+from reports import (FAILED, MISSING, difference, load_example, opening, output_file, plot_file, save_figure,
+                     torch_is_missing, write_whole)
 
 WAYS = ("packed", "padded", "one")
 ALLOWED = 4  # times the difference that the order of sums makes on one GPU: on several there are other orders again
@@ -53,7 +53,7 @@ def options(arguments=None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=16384, help="of a packed row")
     parser.add_argument("--cut", type=int, default=REAL_CUT, help="longest document, and length of padded rows")
     parser.add_argument("--padded-rows", type=int, default=8, help="rows of a padded micro-batch")
-    parser.add_argument("--lengths", type=pathlib.Path, default=DATA, help="tokens of a document on each line")
+    parser.add_argument("--lengths", type=lengths_file, default=DATA, help="tokens of a document on each line")
     parser.add_argument("--steps", type=int, default=2, help="different updates that are timed")
     parser.add_argument("--repeats", type=int, default=3, help="of each")
     parser.add_argument("--balance-steps", type=int, default=8, help="different updates whose waiting is measured")
@@ -64,9 +64,9 @@ def options(arguments=None) -> argparse.Namespace:
     parser.add_argument("--timeout", type=float, default=300, help="seconds that a process waits for the others")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", choices=UNITS, default="cuda")
-    parser.add_argument("--json", type=pathlib.Path, help="write the report to this file")
+    parser.add_argument("--json", type=output_file, help="write the report to this file")
     parser.add_argument("--add", action="store_true", help="keep what that file has of other sizes and numbers of GPUs")
-    parser.add_argument("--plot", type=pathlib.Path, help="draw it, by the ending of the name")
+    parser.add_argument("--plot", type=plot_file, help="draw it, by the ending of the name")
     parser.add_argument("--worker", type=pathlib.Path, help=argparse.SUPPRESS)  # the process's part; writes this file
     given = parser.parse_args(arguments)
     if min(given.gpus) < 1 or min(given.steps, given.repeats, given.balance_steps, given.loss_updates) < 1:

@@ -28,8 +28,9 @@ import statistics
 import sys
 import time
 
-from lengths import DATA, REAL_CUT, pieces_of
-from reports import FAILED, MISSING, gpu, opening, save_figure, torch_is_missing, write_whole
+from lengths import DATA, REAL_CUT, lengths_file, pieces_of
+from reports import (FAILED, MISSING, gpu, opening, output_file, plot_file, save_figure, torch_is_missing,
+                     write_whole)
 
 WAYS = ("packed", "ideal", "padded", "one", "official_ideal", "official_padded", "official_one")
 # The first pattern found in a kernel's name says where its time goes; everything else is "rest".
@@ -45,7 +46,7 @@ def options(arguments=None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=16384, help="of the packed row")
     parser.add_argument("--cut", type=int, default=REAL_CUT, help="longest document and length of padded and full rows")
     parser.add_argument("--padded-rows", type=int, default=8, help="rows of a padded micro-batch")
-    parser.add_argument("--lengths", type=pathlib.Path, default=DATA, help="tokens of a document on each line")
+    parser.add_argument("--lengths", type=lengths_file, default=DATA, help="tokens of a document on each line")
     parser.add_argument("--seed", type=int, default=0, help="which documents")
     parser.add_argument("--repeats", type=int, default=7, help="rounds, at most")
     parser.add_argument("--budget", type=float, default=300, help="seconds for all rounds; three rounds run anyway")
@@ -54,8 +55,8 @@ def options(arguments=None) -> argparse.Namespace:
     parser.add_argument("--no-fuse", action="store_true", help="norms and loss without torch.compile")
     parser.add_argument("--no-profile", action="store_true", help="no shares")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--json", type=pathlib.Path, help="write the report to this file")
-    parser.add_argument("--plot", type=pathlib.Path, help="draw it, by the ending of the name")
+    parser.add_argument("--json", type=output_file, help="write the report to this file")
+    parser.add_argument("--plot", type=plot_file, help="draw it, by the ending of the name")
     return parser.parse_args(arguments)
 
 

@@ -92,6 +92,14 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     return given
 
 
+def refused(message: str) -> SystemExit:
+    """To raise for an option that cannot be met: says so and ends with status 2, as argparse does."""
+    print(f"{pathlib.Path(sys.argv[0]).name}: error: {message}", file=sys.stderr)
+    end = SystemExit(message)
+    end.code = 2
+    return end
+
+
 # --- data ---------------------------------------------------------------------------------------------------------
 
 
@@ -106,15 +114,19 @@ def tokens_of(documents: list[bytes]) -> tuple[numpy.ndarray, numpy.ndarray]:
 
 def read_documents(path: pathlib.Path) -> list[bytes]:
     """A folder: every file in it, however deep, in the order of their names. A file: what blank lines part."""
-    if path.is_dir():
-        documents = [file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()]
-    elif path.is_file():
-        documents = [part.strip(b"\n") for part in path.read_bytes().replace(b"\r\n", b"\n").split(b"\n\n")]
-    else:
-        raise SystemExit(f"--text {path}: there is no such folder or file")
+    try:
+        if path.is_dir():
+            documents = [file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()]
+        elif path.is_file():
+            documents = [part.strip(b"\n") for part in path.read_bytes().replace(b"\r\n", b"\n").split(b"\n\n")]
+        else:
+            raise refused(f"--text {path}: there is no such folder or file; give one that has documents")
+    except OSError as error:
+        raise refused(f"--text {path} cannot be read: {error}; give what can be, or change who may read it") from error
     documents = [document for document in documents if document]
     if not documents:
-        raise SystemExit(f"--text {path}: there is no document in it, only empty ones")
+        raise refused(f"--text {path}: there is no document in it, or only empty ones; give a folder of files, or a "
+                      "file in which blank lines part the documents")
     return documents
 
 
@@ -208,7 +220,7 @@ def distributed(model: MambaLM, processes: Processes, shard: bool) -> torch.nn.M
     """Gradients become means over the processes, either way."""
     if shard:
         if processes.count == 1:
-            raise SystemExit("--shard divides parameters over processes, and there is one: start it with torchrun")
+            raise refused("--shard divides parameters over processes, and there is one: start it with torchrun")
         from torch.distributed.fsdp import fully_shard  # of PyTorch 2.6
         for block in model.backbone.layers:
             fully_shard(block)
@@ -433,18 +445,18 @@ def read_checkpoint(given) -> dict:
     """Made by the same kind of run: `given` gets the calls of an update from it where it has none."""
     path = given.out / "checkpoint.pt"
     if not path.is_file():
-        raise SystemExit(f"--resume: there is no {path}; leave --resume out to begin anew")
+        raise refused(f"--resume: there is no {path}; leave --resume out to begin anew")
     state = torch.load(path, map_location="cpu", weights_only=True)
     if state.get("format") != "packjit-training" or state.get("version") != 2:
-        raise SystemExit(f"--resume: {path} is not a checkpoint of this program, version 2; give another --out to "
-                         "begin anew")
+        raise refused(f"--resume: {path} is not a checkpoint of this program, version 2; give another --out to "
+                      "begin anew")
     given.calls_per_update = given.calls_per_update or state["options"]["calls_per_update"]
     others = {name: value for name, value in state["options"].items() if value != getattr(given, name)}
     if others:
         was = ", ".join(said(name, value) for name, value in others.items())
         now = ", ".join(said(name, getattr(given, name)) for name in others)
-        raise SystemExit(f"--resume: {path} is of a run with {was}, and this one has {now}: give the options of that "
-                         "run, or another --out to begin anew")
+        raise refused(f"--resume: {path} is of a run with {was}, and this one has {now}: give the options of that "
+                      "run, or another --out to begin anew")
     return state
 
 
@@ -505,9 +517,9 @@ def packers_of(given, processes: Processes, lengths: numpy.ndarray) -> list[Pack
     """A packer for each of the calls that this process makes in an update. Together they see every document once."""
     calls = given.calls_per_update
     if calls % processes.count:
-        raise SystemExit(f"--calls-per-update is {calls}, which {processes.count} processes cannot share evenly: "
-                         f"give a multiple of {processes.count}, or on resuming a number of processes that divides "
-                         f"{calls}")
+        raise refused(f"--calls-per-update is {calls}, which {processes.count} processes cannot share evenly: "
+                      f"give a multiple of {processes.count}, or on resuming a number of processes that divides "
+                      f"{calls}")
     mine = range(processes.rank * calls // processes.count, (processes.rank + 1) * calls // processes.count)
     return [Packer(lengths, method=given.method, pack_length=given.pack_length, rows=given.rows, ranks=calls, rank=rank,
                    seed=given.seed, division=given.division,
@@ -516,12 +528,12 @@ def packers_of(given, processes: Processes, lengths: numpy.ndarray) -> list[Pack
 
 def train(given: argparse.Namespace, processes: Processes, progress: Progress) -> None:
     if not given.resume and (given.out / "checkpoint.pt").exists():
-        raise SystemExit(f"--out {given.out} holds a checkpoint: give --resume to go on from it, or another folder")
+        raise refused(f"--out {given.out} holds a checkpoint: give --resume to go on from it, or another folder")
     try:
         given.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SystemExit(f"--out {given.out} is no folder and cannot be made one: {error.strerror}; name a folder that "
-                         "can be written") from error
+        raise refused(f"--out {given.out} is no folder and cannot be made one: {error.strerror}; name a folder that "
+                      "can be written") from error
     if processes.is_first:
         for part in given.out.glob("checkpoint.pt.*.part"):  # of a run that was killed while it wrote
             part.unlink()
@@ -540,9 +552,9 @@ def train(given: argparse.Namespace, processes: Processes, progress: Progress) -
             for packer in packers:
                 packer.load_state_dict(state["packer"])
         except BadArgument as error:  # the options are the same
-            raise SystemExit(f"--resume: --text {given.text} has other documents than those that "
-                             f"{given.out / 'checkpoint.pt'} was trained on: give the same text, or another --out to "
-                             "begin anew") from error
+            raise refused(f"--resume: --text {given.text} has other documents than those that "
+                          f"{given.out / 'checkpoint.pt'} was trained on: give the same text, or another --out to "
+                          "begin anew") from error
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"],
                        options=WHOLE)
         del state

@@ -44,15 +44,23 @@ def options():
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--out", type=pathlib.Path, help="write JSON to this file")
+    parser.set_defaults(refuse=parser.error)
     return parser.parse_args()
 
 
 def work_of(given):
     """What to measure, from a report or from options: the keys are those of the report."""
     if given.report is not None:
-        report = json.loads(given.report.read_text())
-        return {key: report[key] for key in ("lengths", "seqlen", "dim", "d_state", "conv_width", "dtype", "repeats")}
-    lengths = [int(length) for length in given.lengths.split(",")]
+        try:
+            report = json.loads(given.report.read_text())
+            return {key: report[key] for key in ("lengths", "seqlen", "dim", "d_state", "conv_width", "dtype", "repeats")}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            given.refuse(f"--report {given.report} is no report of `packjit bench ops --json` ({error!r}): write one and "
+                         "give its path")
+    try:
+        lengths = [int(length) for length in given.lengths.split(",")]
+    except ValueError:
+        given.refuse(f"--lengths is {given.lengths!r}, expected numbers with commas between them: 512,700,60")
     return {"lengths": [lengths], "seqlen": sum(lengths), "dim": given.dim, "d_state": given.d_state,
             "conv_width": given.conv_width, "dtype": given.dtype, "repeats": given.repeats}
 

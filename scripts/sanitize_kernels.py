@@ -16,8 +16,12 @@ import subprocess
 import sys
 import tempfile
 
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "bench"))
+from reports import MISSING, gpu  # noqa: E402
+
 TOOLS = "memcheck", "racecheck", "synccheck", "initcheck"
-SHIPPED = pathlib.Path(__file__).parents[1] / "database" / "shipped"
+SHIPPED = ROOT / "database" / "shipped"
 # Short, long and padding, where tiles of 8 to 64 tokens begin and end; with segments one sequence is longer than one.
 ROWS = [[-3, 3, 1, 63, 4, 5, -4], [1, 1, 1, 1, -2, 15, 16, 17, 7, 8, 9, 5], [-1, 82]]
 LONG_ROWS = [[1029, 5]]
@@ -59,13 +63,16 @@ def main() -> int:
     parser.add_argument("--tools", nargs="+", choices=TOOLS, default=TOOLS)
     given = parser.parse_args()
     try:
-        gpu, driver = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader",
-                                      "--id=0"], capture_output=True, text=True, check=True).stdout.strip().split(", ")
         subprocess.run(["compute-sanitizer", "--version"], capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         print(f"sanitize_kernels.py: it takes a GPU and compute-sanitizer, which comes with the CUDA toolkit: {error}",
               file=sys.stderr)
-        return 3
+        return MISSING
+    found = gpu()
+    if not found:
+        print("sanitize_kernels.py: nvidia-smi finds no GPU, and there is nothing to check without one",
+              file=sys.stderr)
+        return MISSING
     all_cases = cases()
     runs = []
     with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
@@ -77,7 +84,8 @@ def main() -> int:
                                       for case, (clean, text) in zip(all_cases, results) if not clean]})
             print(f"{tool}: {runs[-1]['clean']} of {len(all_cases)} Configs clean", file=sys.stderr)
     print(json.dumps({"date": datetime.date.today().isoformat(), "command": "scripts/sanitize_kernels.py packjit",
-                      "gpu": gpu, "driver": driver, "configs": len(all_cases), "runs": runs}, indent=1))
+                      "gpu": found["name"], "driver": found["driver_version"], "configs": len(all_cases),
+                      "runs": runs}, indent=1))
     return 1 if any([run["findings"] for run in runs]) else 0
 
 

@@ -25,13 +25,18 @@ TOKEN_MAJOR, CHANNEL_MAJOR, STRIDED = range(3)
 
 class Sized(Structure):
     """A struct that begins with struct_size, which is set here. Members not given are 0: none, or the default. Raises
-    BadArgument for a number that its member cannot hold, of which ctypes would take what is left."""
+    BadArgument for a number that its member cannot hold, of which ctypes would take what is left, and for none."""
 
     def __init__(self, **members):
-        super().__init__(struct_size=sizeof(type(self)), **members)
+        super().__init__(struct_size=sizeof(type(self)))
         for name, value in members.items():
+            try:
+                setattr(self, name, value)
+            except TypeError:
+                from packjit.errors import WrongType  # which imports this module
+                raise WrongType(f"{name} is {value!r}, expected an integer") from None
             if type(value) is int and getattr(self, name) != value:
-                from packjit.errors import BadArgument  # which imports this module
+                from packjit.errors import BadArgument
                 raise BadArgument(f"{name} is {value}, beyond {8 * getattr(type(self), name).size} bits")
 
 

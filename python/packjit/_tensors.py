@@ -9,7 +9,7 @@ import ctypes
 from typing import Any, Tuple
 
 from packjit import _c
-from packjit.errors import BadArgument
+from packjit.errors import BadArgument, WrongType
 
 # By the names that NumPy (with ml_dtypes for bfloat16) and PyTorch use.
 DTYPES = {"float32": _c.FP32, "float16": _c.FP16, "bfloat16": _c.BF16, "int16": _c.INT16, "uint16": _c.UINT16,
@@ -80,7 +80,7 @@ def _describe(array: Any, name: str):
         return (False, *_of_interface(interface, getattr(getattr(array, "dtype", None), "name", ""), name))
     if hasattr(array, "__dlpack__"):
         return _of_dlpack(array, name)
-    raise BadArgument(f"tensor {name}: {type(array).__name__} is no tensor; give a NumPy array, a PyTorch tensor, or "
+    raise WrongType(f"tensor {name}: {type(array).__name__} is no tensor; give a NumPy array, a PyTorch tensor, or "
                       "anything with __cuda_array_interface__ or __dlpack__")
 
 

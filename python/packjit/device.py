@@ -8,7 +8,7 @@ from typing import Optional
 
 from packjit import _c
 from packjit._library import check, library
-from packjit.errors import BadArgument, Uncopyable
+from packjit.errors import Uncopyable, WrongType, choice
 
 
 class Device(Uncopyable):
@@ -22,11 +22,9 @@ class Device(Uncopyable):
         context, which PyTorch and CuPy use), "current" (whatever CUDA context is current on the thread that calls) or
         "host" (the CPU: for checks, needs a C++ compiler and is slow). Raises BadArgument, MissingEnvironment."""
         kinds = {"auto": _c.AUTO, "gpu": _c.GPU, "current": _c.CURRENT, "host": _c.HOST}
-        if kind not in kinds:
-            raise BadArgument(f"Device: kind is {kind!r}, expected one of {', '.join(kinds)}")
+        options = _c.packjit_device_options(kind=choice("Device: kind", kind, kinds), ordinal=ordinal)
         c = library()
         handle = ctypes.c_void_p()
-        options = _c.packjit_device_options(kind=kinds[kind], ordinal=ordinal)
         check(c.packjit_device_open(ctypes.byref(options), ctypes.byref(handle)))
         self.handle: Optional[int] = handle.value
         info = _c.packjit_device_info()
@@ -53,3 +51,11 @@ class Device(Uncopyable):
 
     def __repr__(self) -> str:
         return f"packjit.Device({self.arch}, {self.name!r})"
+
+
+def handle_of(device: Device) -> Optional[int]:
+    """Raises WrongType for what is none."""
+    if not isinstance(device, Device):
+        raise WrongType(f"device is a {type(device).__name__}, expected a packjit.Device, as Device.host() "
+                        "gives one")
+    return device.handle

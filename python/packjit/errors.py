@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from packjit import _c
 
 
@@ -18,6 +20,10 @@ class BadArgument(PackjitError, ValueError):
     """A wrong dtype, shape, stride, option or boundary."""
 
     status = _c.BAD_ARGUMENT
+
+
+class WrongType(BadArgument, TypeError):
+    """An argument of another type than is taken."""
 
 
 class MissingEnvironment(PackjitError):
@@ -62,6 +68,13 @@ class Uncopyable:
     def __reduce_ex__(self, protocol):
         raise TypeError(f"a packjit {type(self).__name__} cannot be copied or pickled; make another one, in the "
                         "process that uses it")
+
+
+def choice(name: str, given: str, values: Mapping[str, int]) -> int:
+    """values[given]. Raises BadArgument that has `name` where it is none of them."""
+    if not isinstance(given, str) or given not in values:
+        raise BadArgument(f"{name} is {given!r}, expected one of {', '.join(values)}")
+    return values[given]
 
 
 _BY_STATUS = {kind.status: kind for kind in (BadArgument, MissingEnvironment, CheckFailed, InternalError,

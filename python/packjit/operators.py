@@ -11,10 +11,11 @@ from typing import Any, Dict
 from packjit import _c
 from packjit._library import check, library
 from packjit._tensors import DTYPES, tensor_of
-from packjit.device import Device
-from packjit.errors import BadArgument, Uncopyable
+from packjit.device import Device, handle_of
+from packjit.errors import BadArgument, Uncopyable, WrongType, choice
 from packjit.sequence_map import STORAGES, SequenceMap
 
+_DTYPES = {name: DTYPES[name] for name in ("float32", "float16", "bfloat16")}
 _NUMPY_DTYPES = {_c.FP32: "float32", _c.FP16: "float16", _c.COMPLEX64: "complex64"}
 
 
@@ -28,7 +29,7 @@ class _Operator(Uncopyable):
 
     def __init__(self, device: Device, options: _c.packjit_operator_options, has: Dict[str, bool]):
         handle = ctypes.c_void_p()
-        check(library().packjit_operator_create(device.handle, ctypes.byref(options), ctypes.byref(handle)))
+        check(library().packjit_operator_create(handle_of(device), ctypes.byref(options), ctypes.byref(handle)))
         self.device, self.handle, self._has = device, handle.value, has
         self._release = weakref.finalize(self, _release_operator, handle.value, device)
         self._release.atexit = False
@@ -63,7 +64,7 @@ class _Operator(Uncopyable):
         """Runs one direction. `outputs`: those to write, each with the option it depends on ("": always). What is not
         given of them is made by NumPy on host execution."""
         if not isinstance(seq_map, SequenceMap):
-            raise BadArgument(f"{type(self).__name__}: the map is a {type(seq_map).__name__}, expected a "
+            raise WrongType(f"{type(self).__name__}: the map is a {type(seq_map).__name__}, expected a "
                               "packjit.SequenceMap, made once a batch from its boundaries")
         forward = direction == _c.FORWARD
         host = self.device.is_host
@@ -125,8 +126,9 @@ class Conv1dPack(_Operator):
         has = {"bias": bias, "initial_states": initial_states, "final_states": final_states,
                "fp32_weights": fp32_weights}
         super().__init__(device, _c.packjit_operator_options(
-            op=_c.CONV1D_PACK, dtype=_dtype(dtype), conv_width=_positive(conv_width, "conv_width"), silu=_switch(silu),
-            map_storage=_storage(map_storage), **{name: _switch(value) for name, value in has.items()}), has)
+            op=_c.CONV1D_PACK, dtype=choice("dtype", dtype, _DTYPES), conv_width=_positive(conv_width, "conv_width"),
+            silu=_switch(silu), map_storage=choice("map_storage", map_storage, STORAGES),
+            **{name: _switch(value) for name, value in has.items()}), has)
 
     def forward(self, seq_map: SequenceMap, *, x: Any, weight: Any, bias: Any = None, initial_states: Any = None,
                 out: Any = None, final_states: Any = None, stream: int = 0) -> Dict[str, Any]:
@@ -175,8 +177,8 @@ class SsmPack(_Operator):
                "final_states": final_states, "constant_B": constant_B, "constant_C": constant_C,
                "complex_A": complex_A}
         super().__init__(device, _c.packjit_operator_options(
-            op=_c.SSM_PACK, dtype=_dtype(dtype), d_state=_positive(d_state, "d_state"), softplus=_switch(softplus),
-            **{name: _switch(value) for name, value in has.items()}), has)
+            op=_c.SSM_PACK, dtype=choice("dtype", dtype, _DTYPES), d_state=_positive(d_state, "d_state"),
+            softplus=_switch(softplus), **{name: _switch(value) for name, value in has.items()}), has)
 
     def forward(self, seq_map: SequenceMap, *, u: Any, delta: Any, A: Any, B: Any, C: Any, D: Any = None, z: Any = None,
                 delta_bias: Any = None, initial_states: Any = None, out: Any = None, final_states: Any = None,
@@ -211,18 +213,6 @@ def _release_operator(handle: int, device: Device) -> None:
 
 def _switch(value: bool) -> int:
     return _c.ON if value else _c.OFF
-
-
-def _dtype(name: str) -> int:
-    if name not in ("float32", "float16", "bfloat16"):
-        raise BadArgument(f"dtype is {name!r}, expected float32, float16 or bfloat16")
-    return DTYPES[name]
-
-
-def _storage(name: str) -> int:
-    if name not in STORAGES:
-        raise BadArgument(f"map_storage is {name!r}, expected one of {', '.join(STORAGES)}")
-    return STORAGES[name]
 
 
 def _positive(value: int, name: str) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import numbers
 import threading
 import weakref
 from typing import Any, Dict, Iterator, Optional, Sequence
@@ -18,7 +19,7 @@ import numpy as np
 
 from packjit import _c
 from packjit._library import check, library
-from packjit.errors import BadArgument
+from packjit.errors import BadArgument, WrongType, choice
 
 METHODS = ("next-fit", "local-greedy", "ffd", "bfd", "length-groups", "balanced")
 LOSS_UNITS = {"token": _c.LOSS_PER_TOKEN, "document": _c.LOSS_PER_DOCUMENT}
@@ -112,27 +113,31 @@ class Packer:
         lengths = _integers(lengths, "lengths")
         documents = _c.packjit_documents(count=len(lengths), lengths=_pointer(lengths))
         if breaks is not None:
+            breaks = [_integers(points, "breaks") for points in breaks]
             if len(breaks) != len(lengths):
                 raise BadArgument(f"Packer: breaks of {len(breaks)} documents, but {len(lengths)} lengths; give each "
                                   "document a list, an empty one where it has none")
             offsets = np.zeros(len(lengths) + 1, np.int64)
             np.cumsum([len(points) for points in breaks], out=offsets[1:])
             # One more than there are: an empty array would have no address, which stands for no breaks at all.
-            flat = np.concatenate([*(_integers(points, "breaks") for points in breaks), np.zeros(1, np.int64)])
+            flat = np.concatenate([*breaks, np.zeros(1, np.int64)])
             documents.breaks, documents.break_offsets = _pointer(flat), _pointer(offsets)
         # In C 0 stands for the default and larger numbers wrap around; here either can only be a mistake.
         for least, values in ((1, {"pack_length": pack_length, "rows": rows, "ranks": ranks, "min_piece": min_piece,
                                    "window": window, "cut": 1 if cut is None else cut}),
                               (0, {"rank": rank, "seed": seed, "open_packs": open_packs, "cut_slack": cut_slack or 0})):
             for name, value in values.items():
+                if not isinstance(value, numbers.Integral):
+                    raise WrongType(f"Packer: {name} is {value!r}, expected an integer")
                 if not least <= value < 2**63:
                     raise BadArgument(f"Packer: {name} is {value}, expected at least {least} and less than 2**63")
         options = _c.packjit_packer_options(
-            method=method.encode(), pack_length=pack_length, rows=rows, ranks=ranks, rank=rank, seed=seed, cut=cut or 0,
+            method=str(method).encode(), pack_length=pack_length, rows=rows, ranks=ranks, rank=rank, seed=seed,
+            cut=cut or 0,
             cut_slack=0 if cut_slack is None else cut_slack or -1, min_piece=min_piece, window=window,
-            open_packs=open_packs or -1, loss_unit=_choice("loss_unit", loss_unit, LOSS_UNITS),
-            last_token=_choice("last_token", last_token, LAST_TOKENS),
-            division=_choice("division", division, DIVISIONS))
+            open_packs=open_packs or -1, loss_unit=choice("Packer: loss_unit", loss_unit, LOSS_UNITS),
+            last_token=choice("Packer: last_token", last_token, LAST_TOKENS),
+            division=choice("Packer: division", division, DIVISIONS))
         c = library()
         handle = ctypes.c_void_p()
         check(c.packjit_packer_create(ctypes.byref(options), ctypes.byref(documents), ctypes.byref(handle)))
@@ -229,9 +234,3 @@ def _integers(values: Sequence[int], name: str) -> np.ndarray:
 
 def _pointer(array: np.ndarray):
     return array.ctypes.data_as(ctypes.POINTER(ctypes.c_int64))
-
-
-def _choice(name: str, given: str, values: Dict[str, int]) -> int:
-    if given not in values:
-        raise BadArgument(f"Packer: {name} is {given!r}, expected one of {', '.join(values)}")
-    return values[given]

@@ -9,11 +9,12 @@ from typing import Any, Optional
 from packjit import _c
 from packjit._library import check, library
 from packjit._tensors import DTYPES, tensor_of
-from packjit.device import Device
-from packjit.errors import BadArgument, Uncopyable
+from packjit.device import Device, handle_of
+from packjit.errors import BadArgument, Uncopyable, WrongType, choice
 
 FORMS = {"position_indices": _c.POSITION_INDICES, "seq_idx": _c.SEQ_IDX, "cu_seqlens": _c.CU_SEQLENS, "rows": _c.ROWS}
 STORAGES = {"positions": _c.POSITIONS, "positions16": _c.POSITIONS16, "bits": _c.BITS, "offsets": _c.OFFSETS}
+_INDEX_DTYPES = {name: DTYPES[name] for name in ("int16", "uint16", "int32", "int64")}
 
 
 class SequenceMap(Uncopyable):
@@ -69,7 +70,7 @@ class SequenceMap(Uncopyable):
         options = _options(form, storage, batch, seqlen, max_sequences, max_seqlen)
         tensor = None if boundaries is None else tensor_of(boundaries, form, True)
         handle = ctypes.c_void_p()
-        check(library().packjit_map_from_host(device.handle, stream, ctypes.byref(options), _reference(tensor),
+        check(library().packjit_map_from_host(handle_of(device), stream, ctypes.byref(options), _reference(tensor),
                                               ctypes.byref(handle)))
         return cls(device, handle.value, form)
 
@@ -80,9 +81,8 @@ class SequenceMap(Uncopyable):
         max_sequences sequences of at most max_seqlen tokens. Compiles a kernel the first time."""
         options = _options(form, storage, batch, seqlen, max_sequences, max_seqlen)
         handle = ctypes.c_void_p()
-        if index_dtype not in DTYPES:
-            raise BadArgument(f"SequenceMap: index_dtype is {index_dtype!r}, expected int16, uint16, int32 or int64")
-        check(library().packjit_map_create(device.handle, stream, ctypes.byref(options), DTYPES[index_dtype],
+        dtype = choice("SequenceMap: index_dtype", index_dtype, _INDEX_DTYPES)
+        check(library().packjit_map_create(handle_of(device), stream, ctypes.byref(options), dtype,
                                            ctypes.byref(handle)))
         return cls(device, handle.value, form)
 
@@ -107,17 +107,15 @@ def _reference(tensor: Optional[_c.packjit_tensor]):
 
 
 def _two(boundaries: Any, form: str):
-    shape = tuple(getattr(boundaries, "shape", ()))
+    if not hasattr(boundaries, "shape"):
+        raise WrongType(f"{form}: it is a {type(boundaries).__name__}, expected a tensor (batch, seqlen)")
+    shape = tuple(boundaries.shape)
     if len(shape) != 2:
         raise BadArgument(f"{form}: its shape is {shape}, expected (batch, seqlen)")
     return shape
 
 
 def _options(form, storage, batch, seqlen, max_sequences, max_seqlen) -> _c.packjit_map_options:
-    if form not in FORMS:
-        raise BadArgument(f"SequenceMap: form is {form!r}, expected one of {', '.join(FORMS)}; no form is never taken "
-                          "as one long sequence")
-    if storage not in STORAGES:
-        raise BadArgument(f"SequenceMap: storage is {storage!r}, expected one of {', '.join(STORAGES)}")
-    return _c.packjit_map_options(form=FORMS[form], storage=STORAGES[storage], batch=batch, seqlen=seqlen,
+    return _c.packjit_map_options(form=choice("SequenceMap: form", form, FORMS),
+                                  storage=choice("SequenceMap: storage", storage, STORAGES), batch=batch, seqlen=seqlen,
                                   max_sequences=max_sequences, max_seqlen=max_seqlen)

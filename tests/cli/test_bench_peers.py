@@ -36,6 +36,14 @@ class WithoutPackages(unittest.TestCase):
         self.assertEqual(run("--lengths", "5", "--report", "x").returncode, 2)
         self.assertEqual(run("--lengths", "5", "--dtype", "fp8").returncode, 2)
 
+    def test_a_report_or_lengths_that_are_none_are_named(self):
+        for option, value, message in (("--report", "none.json", "is no report of `packjit bench ops --json`"),
+                                       ("--report", __file__, "is no report of `packjit bench ops --json`"),
+                                       ("--lengths", "5,x", "--lengths is '5,x', expected numbers")):
+            done = run(option, value)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(message, done.stderr)
+
 
 class Work(unittest.TestCase):
     def given(self, **options):

@@ -143,6 +143,14 @@ WRAPPED = {
     "batch is 18446744073709551617, beyond 64 bits": lambda host: packjit.SequenceMap.rows(host, 2**64 + 1, 8),
     "conv_width is '4', expected 1 or more": lambda host: packjit.Conv1dPack(host, conv_width="4"),
     "kind is 'foo', expected one of auto, gpu": lambda host: packjit.Device("foo"),
+    "dtype is 'float64', expected one of float32, float16": lambda host: packjit.SsmPack(host, dtype="float64"),
+}
+OF_ANOTHER_TYPE = {
+    "ordinal is '1', expected an integer": lambda host: packjit.Device("host", "1"),
+    "seqlen is 8.0, expected an integer": lambda host: packjit.SequenceMap.rows(host, 1, 8.0),
+    "position_indices: it is a list": lambda host: packjit.SequenceMap.from_position_indices(host, [[0, 1]]),
+    "device is a str, expected a packjit.Device": lambda _: packjit.SequenceMap.rows("host", 1, 8),
+    "device is a NoneType, expected a packjit.Device": lambda _: packjit.SsmPack(None),
 }
 
 
@@ -165,6 +173,12 @@ def test_misuse_is_named(host, message):
 def test_numbers_that_c_cannot_hold_are_refused(host, message):
     with pytest.raises(packjit.BadArgument, match=message):
         WRAPPED[message](host)
+
+
+@pytest.mark.parametrize("message", OF_ANOTHER_TYPE)
+def test_arguments_of_another_type_are_named(host, message):
+    with pytest.raises(TypeError, match=message):
+        OF_ANOTHER_TYPE[message](host)
 
 
 def test_strided_arrays_are_taken_as_they_are(host):

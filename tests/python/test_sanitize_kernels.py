@@ -67,6 +67,12 @@ def test_a_run_that_checked_nothing_is_a_finding(run, tmp_path):
     assert status == 1 and result["runs"][0]["clean"] == 0
 
 
+def test_without_a_gpu_that_is_said(run, tmp_path):
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nexit 9\n")
+    status, message = run()
+    assert status == 3 and "nvidia-smi finds no GPU" in message
+
+
 def test_without_the_tool_that_is_said(run, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "compute-sanitizer").unlink()

@@ -141,6 +141,49 @@ def test_scaling_refuses_what_cannot_be_measured(option, message, capsys):
     assert ended.value.code == 2 and message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["train_step", "loss_curves", "scaling"])
+@pytest.mark.parametrize("option,value,message", [
+    ("--json", "none/report.json", "none is no folder"), ("--json", ".", "is a folder: give the file to write"),
+    ("--plot", "figure.docx", "ends in '.docx', expected one of")])
+def test_a_report_that_cannot_be_written_is_refused_before_the_work(name, option, value, message, tmp_path, capsys):
+    if option == "--plot":
+        pytest.importorskip("matplotlib", reason="matplotlib is missing")
+    text = ["--text", str(tmp_path)] if name == "loss_curves" else []
+    with pytest.raises(SystemExit) as ended:
+        script(name).main([*text, option, str(tmp_path / value)])
+    assert ended.value.code == 2 and message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["train_step", "scaling"])
+@pytest.mark.parametrize("lengths,message", [
+    (None, "cannot be read"), ("\n", "has nothing where the tokens"), ("5\nx\n", "has 'x' where the tokens"),
+    ("5\n0\n", "has '0' where the tokens")])
+def test_lengths_that_are_none_are_refused(name, lengths, message, tmp_path, capsys):
+    if lengths is not None:
+        (tmp_path / "lengths.txt").write_text(lengths)
+    with pytest.raises(SystemExit) as ended:
+        script(name).main(["--lengths", str(tmp_path / "lengths.txt")])
+    assert ended.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_loss_curves_take_the_folder_that_they_run_in(tmp_path, monkeypatch):
+    """Its own folder was taken for the --out of a training that would read its own log."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("some words and more of them")
+    assert script("loss_curves").main(["--text", ".", "--device", "cpu", "--model", "tiny", "--pack-length", "16",
+                                       "--updates", "1", "--dtype", "fp32"]) == 0
+
+
+@pytest.mark.parametrize("text,message", [
+    (None, "there is no such folder or file"), ("", "there is no document in it")])
+def test_loss_curves_refuse_text_without_documents(text, message, tmp_path, capsys):
+    if text is not None:
+        (tmp_path / "text.txt").write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        script("loss_curves").main(["--text", str(tmp_path / "text.txt"), "--device", "cpu", "--model", "tiny"])
+    assert ended.value.code == 2 and message in capsys.readouterr().err
+
+
 def test_reports_are_drawn(tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is missing")
     curve = {"losses": [3.0, 2.5, 2.25]}

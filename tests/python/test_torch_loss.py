@@ -128,6 +128,14 @@ def test_second_derivatives_are_refused(factor):
         (loss + (gradient ** 2).sum()).backward()
 
 
+def test_second_derivatives_of_a_batch_of_gradients_are_refused():
+    """Their graph would end at the gradient, and gradients of it be 0 without a word."""
+    hidden, weight, targets, weights = drawn()
+    loss = linear_cross_entropy(hidden, weight, targets, weights)
+    with pytest.raises(PackjitError, match="double backward is not supported"):
+        torch.autograd.grad(loss, hidden, torch.ones(2), is_grads_batched=True, create_graph=True)
+
+
 def test_no_tokens_are_a_loss_of_zero_with_gradients():
     hidden, weight = torch.ones(0, 4, requires_grad=True), torch.ones(5, 4, requires_grad=True)
     loss = linear_cross_entropy(hidden, weight, torch.zeros(0, dtype=torch.int64), torch.zeros(0))

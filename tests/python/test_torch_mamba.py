@@ -57,6 +57,26 @@ def test_packed_equals_the_recurrence(monkeypatch):
     assert_close(found, run_packed(model, ids, positions), FP32_BOUND)
 
 
+@pytest.mark.parametrize("way", ["is_grads_batched", "vmap"])
+@pytest.mark.parametrize("checkpoints", [False, True])
+@pytest.mark.parametrize("conv_bias", [False, True])
+def test_gradients_of_a_batch_of_outputs_of_the_block(way, checkpoints, conv_bias, device):
+    torch.manual_seed(0)
+    block = Mamba(8, d_state=2, conv_bias=conv_bias).to(device)
+    hidden = torch.randn(1, 8, 8, device=device, requires_grad=True)
+    positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2]], device=device)
+    inputs = hidden, *block.parameters()
+    out = block(hidden, position_indices=positions, checkpoints=checkpoints)
+    douts = torch.randn(3, *out.shape, device=device)
+
+    def gradients(dout, **how):
+        return torch.autograd.grad(out, inputs, dout, retain_graph=True, **how)
+
+    found = gradients(douts, is_grads_batched=True) if way == "is_grads_batched" else torch.func.vmap(gradients)(douts)
+    for batched, each in zip(found, zip(*map(gradients, douts))):
+        assert error(batched, torch.stack(each)) <= FP32_BOUND
+
+
 def test_a_sequence_sees_no_other(device):
     positions, model = random_rows().to(device), model_of().to(device)
     ids = tokens_of(positions)

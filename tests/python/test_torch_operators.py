@@ -1,6 +1,7 @@
 """packjit.torch's operators against the fp64 recurrence, autograd through it, and their own other ways of being
 called."""
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -288,6 +289,46 @@ def test_gradients_of_a_batch_of_final_states(device):
     dstates = torch.stack([torch.ones_like(states), 2 * torch.ones_like(states)])
     once, twice = torch.autograd.grad(states, given["x"], dstates, is_grads_batched=True)[0]
     assert once.any() and torch.equal(twice, 2 * once)
+
+
+@pytest.mark.parametrize("found", [[1.0, 2.0], np.ones((4, 3), "f4"), 3, "x"])
+@pytest.mark.parametrize("name", ["conv1d_pack", "ssm_pack", "causal_conv1d_fn", "selective_scan_fn"])
+def test_arguments_that_are_no_tensors_are_named(name, found):
+    function, given = getattr(pt, name), conv_inputs("cpu") if "conv1d" in name else ssm_inputs("cpu")
+    if name.endswith("fn"):
+        given = {key: given[key].detach().transpose(1, 2) if key in ("x", "u", "delta", "z") else given[key]
+                 for key in given}
+    optional = {"bias", "D", "z", "delta_bias", "initial_states"}
+    for argument in given:
+        for other in (found, *([] if argument in optional else [None])):
+            expected = f"{name}: {argument} is a {type(other).__name__}, expected a torch.Tensor"
+            with pytest.raises(TypeError, match=expected):
+                function(**{**given, argument: other}, seq_map=seq_map_on("cpu"))
+    with pytest.raises(ValueError, match="seq_map is a "):
+        function(**given, seq_map=found)
+
+
+def test_shapes_of_a_scalar_weight_and_of_drop_ins_are_named():
+    with pytest.raises(ValueError, match="tensor weight: it has 0 dimensions"):
+        pt.conv1d_pack(**{**conv_inputs("cpu"), "weight": torch.tensor(1.0)}, seq_map=seq_map_on("cpu"))
+    row, pairs = torch.ones(1, 4, 8), torch.ones(4, 2)
+    for name in ("delta", "z"):
+        given = {"delta": row, "z": row, name: torch.ones(3)}
+        with pytest.raises(ValueError, match=rf"selective_scan_fn: {name} has shape \(3,\)"):
+            pt.selective_scan_fn(row, A=pairs, B=pairs, C=pairs, **given)
+
+
+def test_boundaries_and_losses_of_no_tensors_are_named():
+    with pytest.raises(TypeError, match="cu_seqlens: it is a list, expected a tensor"):
+        pt.SequenceMap.from_cu_seqlens([0, 8], 1, 8)
+    with pytest.raises(TypeError, match="SequenceMap.update: position_indices is a list, expected a tensor"):
+        seq_map_on("cpu").update([[0, 1]])
+    with pytest.raises(TypeError, match="linear_cross_entropy: targets is a list, expected a torch.Tensor"):
+        pt.linear_cross_entropy(torch.ones(2, 4), torch.ones(3, 4), [0, 1], torch.ones(2))
+    with pytest.raises(TypeError, match="next_token_targets: input_ids is a NoneType, expected a torch.Tensor"):
+        pt.next_token_targets(None, torch.zeros(1, 2))
+    with pytest.raises(ValueError, match=r"next_token_targets takes .* and was given \(2,\) and \(1, 2\)"):
+        pt.next_token_targets(torch.zeros(2), torch.zeros(1, 2))
 
 
 def test_forward_mode_is_refused():

@@ -329,6 +329,27 @@ def test_what_cannot_be_done_is_said(train, text, tmp_path):
         train.main(["--text", str(tmp_path / "none"), "--out", str(tmp_path)])
 
 
+def test_text_without_documents_is_refused(train, tmp_path, capsys):
+    (tmp_path / "empty.txt").write_bytes(b"\n\n")
+    (tmp_path / "folder").mkdir()
+    for name, message in (("empty.txt", "there is no document in it"), ("folder", "there is no document in it"),
+                          ("none", "there is no such folder or file")):
+        with pytest.raises(SystemExit) as ended:
+            train.main(["--text", str(tmp_path / name), "--out", str(tmp_path / "out"), *SMALL])
+        assert ended.value.code == 2 and f"error: --text {tmp_path / name}: {message}" in capsys.readouterr().err
+
+
+def test_text_that_cannot_be_read_is_refused(train, tmp_path, monkeypatch, capsys):
+    (tmp_path / "locked.txt").write_text("some words")
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+    monkeypatch.setattr(pathlib.Path, "read_bytes", refuse)
+    with pytest.raises(SystemExit) as ended:
+        train.read_documents(tmp_path)
+    assert ended.value.code == 2 and "cannot be read: [Errno 13] Permission denied" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("option,message", [
     (("--clip", "0"), "--clip is 0.0, expected more than 0"), (("--log-every", "0"), "--log-every is 0"),
     (("--checkpoint-every", "0"), "--checkpoint-every is 0"), (("--calls-per-update", "0"), "--calls-per-update is 0"),

@@ -69,8 +69,7 @@ def run(operator: Operator, direction: int, fused: bool, seq_map: packjit.Sequen
     and so are views whose numbers are not those in memory. `any_strides`: there are none of these. Raises PackjitError.
     """
     try:
-        address = _addresses[operator.op, direction, bool(fused), any_strides]
-        status = call_with_gil()(address, seq_map.handle, tensors)
+        status = call_with_gil()(_addresses[operator.op, direction, bool(fused), any_strides], seq_map.handle, tensors)
     except Exception:  # PyTorch's, of a tensor that has no memory to describe
         _refuse_unusable(operator.names[direction], tensors, seq_map)
         raise

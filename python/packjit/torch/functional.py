@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
-from packjit.errors import BadArgument, PackjitError
+from packjit.errors import BadArgument, PackjitError, WrongType
 from packjit.torch import ops
+from packjit.torch.arguments import refuse_others, takes_tensors
 from packjit.torch.sequence_map import SequenceMap, live_map
 
 _FP32 = torch.float32
@@ -32,28 +33,34 @@ def conv1d_pack(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, *, seq
     Gives out (batch, seqlen, dim), in x's layout where that is dense; with return_final_states (out, final_states),
     where the latter are as initial_states. Both have gradients. Raises PackjitError (BadArgument is a ValueError too).
     """
-    _check_map(seq_map)
-    eager = not is_compiling()
-    if eager and forward_ad._current_level >= 0:
-        _refuse_tangents(x, weight, bias, initial_states)
-    if activation not in (None, "silu", "swish"):
-        raise BadArgument(f"conv1d_pack: activation is {activation!r}, expected None, 'silu' or 'swish'")
-    silu = activation is not None
-    if initial_states is not None and initial_states.dtype != x.dtype:
-        initial_states = ops.real(initial_states, "initial_states").to(x.dtype)
-    if eager and ops.is_plain(x, weight, bias, initial_states):
-        if ops.autocast_may_be_on() and torch.is_autocast_enabled(x.device.type):
-            x = ops.to_autocast_dtype(x, x.device.type)
-            initial_states = ops.to_autocast_dtype(initial_states, x.device.type)
-        handle = seq_map.handle
-        if ops.wants_gradients(x, weight, bias, initial_states):
-            return ops.EagerConv1dPack.apply(live_map(handle), handle, x, weight, bias, initial_states, silu,
-                                             return_final_states)
-        out, states = ops.conv_forward(live_map(handle), x, weight, bias, initial_states, silu, return_final_states)
+    try:
+        if not isinstance(seq_map, SequenceMap):
+            _refuse_map(seq_map)
+        eager = not is_compiling()
+        if eager and forward_ad._current_level >= 0:
+            _refuse_tangents(x, weight, bias, initial_states)
+        if activation not in (None, "silu", "swish"):
+            raise BadArgument(f"conv1d_pack: activation is {activation!r}, expected None, 'silu' or 'swish'")
+        silu = activation is not None
+        if initial_states is not None and initial_states.dtype != x.dtype:
+            initial_states = ops.real(initial_states, "initial_states").to(x.dtype)
+        if eager and ops.is_plain((x, weight, bias, initial_states)):
+            if ops.autocast_may_be_on() and torch.is_autocast_enabled(x.device.type):
+                x = ops.to_autocast_dtype(x, x.device.type)
+                initial_states = ops.to_autocast_dtype(initial_states, x.device.type)
+            handle = seq_map.handle
+            if ops.wants_gradients((x, weight, bias, initial_states)):
+                return ops.EagerConv1dPack.apply(live_map(handle), handle, x, weight, bias, initial_states, silu,
+                                                 return_final_states)
+            out, states = ops.conv_forward(live_map(handle), x, weight, bias, initial_states, silu, return_final_states)
+            return (out, states) if return_final_states else out
+        out, states = torch.ops.packjit.conv1d_pack(x, weight, bias, initial_states, seq_map.handle, silu,
+                                                    return_final_states,
+                                                    seq_map.n_sequences if return_final_states else 0)
         return (out, states) if return_final_states else out
-    out, states = torch.ops.packjit.conv1d_pack(x, weight, bias, initial_states, seq_map.handle, silu,
-                                                return_final_states, seq_map.n_sequences if return_final_states else 0)
-    return (out, states) if return_final_states else out
+    except Exception:
+        refuse_others(conv1d_pack, locals())
+        raise
 
 
 def ssm_pack(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Optional[Tensor] = None,
@@ -77,35 +84,36 @@ def ssm_pack(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Optio
     where the latter are (n_sequences, dim, d_state) fp32. Both have gradients. Raises PackjitError (BadArgument is a
     ValueError too).
     """
-    _check_map(seq_map)
-    eager = not is_compiling()
-    if eager and forward_ad._current_level >= 0:
-        _refuse_tangents(u, delta, A, B, C, D, z, delta_bias, initial_states)
-    is_complex = A.is_complex()
-    if is_complex or B.dim() == 2 or C.dim() == 2:
-        A, B, C, initial_states = _with_constants(A, B, C, initial_states)
-    if not (A.dtype is _FP32 and (D is None or D.dtype is _FP32) and initial_states is None
-            and (delta_bias is None or delta_bias.dtype is _FP32)):
-        A, D, delta_bias, initial_states = [
-            tensor if tensor is None or tensor.is_complex() else tensor.to(_FP32)
-            for tensor in (A, D, delta_bias, initial_states)]
-    # Complex tensors may be conjugates that PyTorch computes later; the dispatcher sees to that.
-    if eager and not is_complex and ops.is_plain(u, delta, A, B, C, D, z, delta_bias, initial_states):
-        if ops.autocast_may_be_on() and torch.is_autocast_enabled(u.device.type):
-            u, delta, B, C, z = [ops.to_autocast_dtype(tensor, u.device.type) for tensor in (u, delta, B, C, z)]
-        handle = seq_map.handle
-        if ops.wants_gradients(u, delta, A, B, C, D, z, delta_bias, initial_states):
-            return ops.EagerSsmPack.apply(live_map(handle), handle, u, delta, A, B, C, D, z, delta_bias, initial_states,
-                                          delta_softplus, return_final_states, checkpoints)
-        out, states, _ = ops.ssm_forward(live_map(handle), u, delta, A, B, C, D, z, delta_bias, initial_states,
-                                         delta_softplus, return_final_states, False)
+    try:
+        if not isinstance(seq_map, SequenceMap):
+            _refuse_map(seq_map)
+        eager = not is_compiling()
+        if eager and forward_ad._current_level >= 0:
+            _refuse_tangents(u, delta, A, B, C, D, z, delta_bias, initial_states)
+        if not (A.dtype is _FP32 and (D is None or D.dtype is _FP32) and initial_states is None
+                and (delta_bias is None or delta_bias.dtype is _FP32) and B.dim() == 4 == C.dim()):
+            A, B, C, D, delta_bias, initial_states = _cast(A, B, C, D, delta_bias, initial_states)
+        inputs = u, delta, A, B, C, D, z, delta_bias, initial_states
+        # Complex tensors may be conjugates that PyTorch computes later; the dispatcher sees to that.
+        if eager and A.dtype is _FP32 and ops.is_plain(inputs):
+            if ops.autocast_may_be_on() and torch.is_autocast_enabled(u.device.type):
+                u, delta, B, C, z = [ops.to_autocast_dtype(tensor, u.device.type) for tensor in (u, delta, B, C, z)]
+                inputs = u, delta, A, B, C, D, z, delta_bias, initial_states
+            handle = seq_map.handle
+            if ops.wants_gradients(inputs):
+                return ops.EagerSsmPack.apply(live_map(handle), handle, *inputs, delta_softplus, return_final_states,
+                                              checkpoints)
+            out, states, _ = ops.ssm_forward(live_map(handle), inputs, delta_softplus, return_final_states, False)
+            return (out, states) if return_final_states else out
+        out, states, _ = torch.ops.packjit.ssm_pack(*inputs, seq_map.handle, delta_softplus, return_final_states,
+                                                    seq_map.n_sequences if return_final_states else 0, checkpoints)
         return (out, states) if return_final_states else out
-    out, states, _ = torch.ops.packjit.ssm_pack(u, delta, A, B, C, D, z, delta_bias, initial_states, seq_map.handle,
-                                                delta_softplus, return_final_states,
-                                                seq_map.n_sequences if return_final_states else 0, checkpoints)
-    return (out, states) if return_final_states else out
+    except Exception:
+        refuse_others(ssm_pack, locals())
+        raise
 
 
+@takes_tensors
 def selective_scan_fn(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Optional[Tensor] = None,
                       z: Optional[Tensor] = None, delta_bias: Optional[Tensor] = None, delta_softplus: bool = False,
                       return_last_state: bool = False, *, position_indices: Optional[Tensor] = None,
@@ -124,8 +132,10 @@ def selective_scan_fn(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor,
     latter (batch, dim, d_state) fp32 or complex64, or (n_sequences, dim, d_state) with boundaries. Unlike the official
     function's, last_state has a gradient.
     """
-    if u.dim() != 3:
-        raise BadArgument(f"selective_scan_fn: u has shape {tuple(u.shape)}, expected (batch, dim, seqlen)")
+    for name, tensor in (("u", u), ("delta", delta), ("z", z)):
+        if tensor is not None and tensor.dim() != 3:
+            raise BadArgument(f"selective_scan_fn: {name} has shape {tuple(tensor.shape)}, expected (batch, dim, "
+                              "seqlen)")
     seq_map = _map_of(u.shape[0], u.shape[2], u.device, position_indices, cu_seqlens, seq_idx, seq_map)
     B, C = [_token_major_bc(tensor, name, A.is_complex()) for tensor, name in ((B, "B"), (C, "C"))]
     result = ssm_pack(u.transpose(1, 2), delta.transpose(1, 2), A, B, C, D, None if z is None else z.transpose(1, 2),
@@ -136,6 +146,7 @@ def selective_scan_fn(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor,
     return result.transpose(1, 2)
 
 
+@takes_tensors
 def causal_conv1d_fn(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, seq_idx: Optional[Tensor] = None,
                      initial_states: Optional[Tensor] = None, return_final_states: bool = False,
                      final_states_out: Optional[Tensor] = None, activation: Optional[str] = None, *,
@@ -213,14 +224,16 @@ def _token_major_bc(tensor: Tensor, name: str, complex_A: bool) -> Tensor:
     return tensor.unflatten(3, (-1, 2)).permute(0, 3, 1, 2, 4).flatten(3)
 
 
-def _with_constants(A: Tensor, B: Tensor, C: Tensor, initial_states: Optional[Tensor]):
-    """A, constant B and C and states in the dtype that A asks for: complex64 or fp32."""
-    dtype = torch.complex64 if A.is_complex() else torch.float32
+def _cast(A: Tensor, B: Tensor, C: Tensor, D: Optional[Tensor], delta_bias: Optional[Tensor],
+          initial_states: Optional[Tensor]):
+    """Parameters and states in the dtype that A asks for: complex64 or fp32; D and delta_bias in fp32."""
+    dtype = torch.complex64 if A.is_complex() else _FP32
     for tensor, name in ((B, "B"), (C, "C"), (initial_states, "initial_states")):
         if tensor is not None and tensor.is_complex() and (dtype is torch.float32 or tensor.dim() == 4):
             raise BadArgument(f"{name} of shape {tuple(tensor.shape)} is complex: that takes a complex A, and B and "
                               "C of tokens as real numbers, real and imaginary part side by side")
     return (A.to(dtype), B.to(dtype) if B.dim() == 2 else B, C.to(dtype) if C.dim() == 2 else C,
+            *[tensor if tensor is None or tensor.is_complex() else tensor.to(_FP32) for tensor in (D, delta_bias)],
             None if initial_states is None else initial_states.to(dtype))
 
 
@@ -230,10 +243,9 @@ def _refuse_tangents(*tensors: Optional[Tensor]) -> None:
         raise PackjitError("packjit has no forward-mode gradients (jvp): take reverse mode")
 
 
-def _check_map(seq_map: SequenceMap) -> None:
-    if not isinstance(seq_map, SequenceMap):
-        raise BadArgument(f"seq_map is a {type(seq_map).__name__}, expected a packjit.torch.SequenceMap, made once a "
-                          "batch from its boundaries")
+def _refuse_map(found) -> None:
+    raise WrongType(f"seq_map is a {type(found).__name__}, expected a packjit.torch.SequenceMap, made once a batch "
+                      "from its boundaries")
 
 
 def _map_of(batch: int, seqlen: int, device: torch.device, position_indices: Optional[Tensor],

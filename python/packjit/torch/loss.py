@@ -5,12 +5,14 @@ from __future__ import annotations
 import torch
 
 from packjit.errors import BadArgument
+from packjit.torch.arguments import takes_tensors
 from packjit.torch.fusion import fused
 from packjit.torch.ops import first_derivative
 
 CHUNK_TOKENS = 8192  # logits of so many tokens exist at a time: 0.8 GB in bf16 with 50,280 tokens in the vocabulary
 
 
+@takes_tensors
 def next_token_targets(input_ids: torch.Tensor, position_indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """What each token has to predict, and whether it counts.
 
@@ -18,6 +20,9 @@ def next_token_targets(input_ids: torch.Tensor, position_indices: torch.Tensor) 
     negative for padding. Gives targets (batch, seqlen) int64 and weights (batch, seqlen) fp32: a token's target is the
     next one of its own sequence. The last token of a sequence has none, and like padding weighs 0; its target is 0.
     """
+    if input_ids.dim() != 2 or position_indices.shape != input_ids.shape:
+        raise BadArgument(f"next_token_targets takes input_ids and position_indices (batch, seqlen), and was given "
+                          f"{tuple(input_ids.shape)} and {tuple(position_indices.shape)}")
     positions = position_indices.to(torch.int64)
     weights = torch.zeros(input_ids.shape, dtype=torch.float32, device=input_ids.device)
     weights[:, :-1] = (positions[:, 1:] == positions[:, :-1] + 1) & (positions[:, :-1] >= 0)
@@ -26,6 +31,7 @@ def next_token_targets(input_ids: torch.Tensor, position_indices: torch.Tensor) 
     return targets, weights
 
 
+@takes_tensors
 def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor,
                          chunk_tokens: int = CHUNK_TOKENS, fuse: bool = True) -> torch.Tensor:
     """Sum over tokens of weights[t] * -log softmax(hidden[t] @ weight.T)[targets[t]], a scalar in fp32.

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import nn
 
-from packjit.errors import BadArgument
+from packjit.errors import WrongType
 from packjit.torch.mamba_inner import mamba_inner
 from packjit.torch.sequence_map import SequenceMap
 
@@ -80,7 +80,7 @@ def as_sequence_map(tokens: torch.Tensor, seq_map: SequenceMap | None, position_
                          "For rows that are one sequence each, give SequenceMap.rows(batch, seqlen, device)")
     if seq_map is not None:
         if not isinstance(seq_map, SequenceMap):
-            raise BadArgument(f"seq_map is a {type(seq_map).__name__}, expected a packjit.torch.SequenceMap; "
+            raise WrongType(f"seq_map is a {type(seq_map).__name__}, expected a packjit.torch.SequenceMap; "
                               "boundaries as tensors go by name: position_indices, cu_seqlens or seq_idx")
         return seq_map
     if position_indices is not None:

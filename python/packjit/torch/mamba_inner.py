@@ -25,7 +25,7 @@ def mamba_inner(xz: Tensor, conv_weight: Tensor, conv_bias: Tensor | None, x_pro
     used in xz's. A: (d_inner, d_state), D and delta_bias: (d_inner), fp32. Gives (batch, seqlen, d_inner).
     """
     arguments = (xz, conv_weight, conv_bias, x_proj_weight, dt_proj_weight, A, D, delta_bias)
-    if not torch.compiler.is_compiling() and ops.is_plain(*arguments):
+    if not torch.compiler.is_compiling() and ops.is_plain(arguments):
         device_type = xz.device.type
         if torch.is_autocast_enabled(device_type):
             xz = ops.to_autocast_dtype(xz, device_type)
@@ -58,8 +58,9 @@ class _MambaInner(torch.autograd.Function):
         projected = x @ x_proj_weight.t()
         dt, B, C = projected.split(_sizes(dt_proj_weight, A), dim=-1)
         delta = dt @ dt_proj_weight.t()
-        y, _, stored = ops.ssm_forward(seq_map, x, delta, A, B.unsqueeze(2), C.unsqueeze(2), D, z, delta_bias, None,
-                                       True, False, checkpoints and any(ctx.needs_input_grad))
+        y, _, stored = ops.ssm_forward(
+            seq_map, (x, delta, A, B.unsqueeze(2), C.unsqueeze(2), D, z, delta_bias, None), True, False,
+            checkpoints and any(ctx.needs_input_grad))
         ctx.save_for_backward(xz, conv_weight, conv_bias, x_proj_weight, dt_proj_weight, A, D, delta_bias, x, projected,
                               delta, stored, handle)
         ctx.seq_map, ctx.handle, ctx.version = seq_map, handle, handle._version
@@ -71,10 +72,18 @@ class _MambaInner(torch.autograd.Function):
         (xz, conv_weight, conv_bias, x_proj_weight, dt_proj_weight, A, D, delta_bias, x, projected, delta, stored,
          handle) = ctx.saved_tensors
         refuse_changed(ctx.handle, ctx.version, handle)
-        dy = dy.resolve_neg()
         sizes = _sizes(dt_proj_weight, A)
         x_in, z = xz.chunk(2, dim=-1)
         dt, B, C = projected.split(sizes, dim=-1)
+        if ops.needs_operators(dy):  # as in a batch of gradients: nothing can be written in place
+            dx, ddelta, dA, dB, dC, dD, dz, ddelta_bias, _ = ops.op_ssm_backward(
+                x, delta, A, B.unsqueeze(2), C.unsqueeze(2), D, z, delta_bias, None, dy, None, stored, handle, True)
+            dprojected = torch.cat((ddelta @ dt_proj_weight, dB.squeeze(2), dC.squeeze(2)), dim=-1)
+            dx_in, dconv_weight, dconv_bias, _ = ops.op_conv_backward(
+                x_in, conv_weight, conv_bias, None, dx + dprojected @ x_proj_weight, None, handle, True)
+            return (None, None, None, torch.cat((dx_in, dz), dim=-1), dconv_weight, dconv_bias,
+                    _summed_product(dprojected, x), _summed_product(ddelta, dt), dA, dD, ddelta_bias)
+        dy = dy.resolve_neg()
         dxz, dprojected = [torch.empty_like(of, memory_format=torch.contiguous_format) for of in (xz, projected)]
         dx_in, dz = dxz.chunk(2, dim=-1)
         _, dB, dC = dprojected.split(sizes, dim=-1)
@@ -86,10 +95,15 @@ class _MambaInner(torch.autograd.Function):
         ddelta = ddelta.flatten(0, 1)
         dprojected = dprojected.view(-1, sum(sizes))
         torch.mm(ddelta, dt_proj_weight, out=dprojected[:, :sizes[0]])
-        ddt_proj_weight = ddelta.t() @ dt.flatten(0, 1)
-        dx_proj_weight = dprojected.t() @ x.flatten(0, 1)
+        ddt_proj_weight = _summed_product(ddelta, dt)
+        dx_proj_weight = _summed_product(dprojected, x)
         dx = dx.flatten(0, 1).addmm_(dprojected, x_proj_weight).view(dx.shape)
 
         _, dconv_weight, dconv_bias, _ = ops.conv_backward(ctx.seq_map, x_in, conv_weight, conv_bias, None, dx, None,
                                                            True, dx=dx_in)
         return (None, None, None, dxz, dconv_weight, dconv_bias, dx_proj_weight, ddt_proj_weight, dA, dD, ddelta_bias)
+
+
+def _summed_product(rows: Tensor, columns: Tensor) -> Tensor:
+    """Sum over tokens of rows[t] times columns[t], (channels of rows, channels of columns)."""
+    return rows.reshape(-1, rows.shape[-1]).t() @ columns.reshape(-1, columns.shape[-1])

@@ -28,6 +28,9 @@ from packjit.torch.sequence_map import live_map, refuse_changed
 
 # --- what the C calls need, and their outputs -------------------------------------------------------------------------
 
+_empty_like = torch.empty_like
+
+
 def _dense_like(tensor: Optional[Tensor], dtype: Optional[torch.dtype] = None) -> Optional[Tensor]:
     """Memory for the gradient of a parameter or a state. Those of activations are in the activation's layout where
     that is dense, and in one of their own otherwise."""
@@ -53,7 +56,7 @@ def conv_forward(seq_map: packjit.SequenceMap, x: Tensor, weight: Tensor, bias: 
                  initial_states: Optional[Tensor], silu: bool, final_states: bool) -> Tuple[Tensor, Optional[Tensor]]:
     """(out, final states if they are asked for)"""
     weight, bias = _weights_for(x, weight, bias)
-    out = torch.empty_like(x)
+    out = _empty_like(x)
     states = None
     if final_states:
         states = x.new_empty((seq_map.n_sequences, x.shape[-1], weight.shape[-1] - 1))
@@ -81,19 +84,18 @@ def _checkpoints_shape(u: Tensor, A: Tensor) -> Tuple[int, int, int]:
     return u.shape[0] * u.shape[1] // interval + 1, u.shape[2], A.shape[-1]
 
 
-def ssm_forward(seq_map: packjit.SequenceMap, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor,
-                D: Optional[Tensor], z: Optional[Tensor], delta_bias: Optional[Tensor],
-                initial_states: Optional[Tensor], softplus: bool, final_states: bool,
+def ssm_forward(seq_map: packjit.SequenceMap, inputs: Tuple[Optional[Tensor], ...], softplus: bool, final_states: bool,
                 checkpoints: bool) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
-    """(out, final states and checkpoints if they are asked for)"""
-    out = torch.empty_like(u)
+    """(out, final states and checkpoints if they are asked for). `inputs`: u, delta, A, B, C, D, z, delta_bias,
+    initial_states, handed on as they are: taking them apart and together costs as much as a check."""
+    u, A = inputs[0], inputs[2]
+    out = _empty_like(u)
     states = stored = None
     if final_states:
         states = A.new_empty((seq_map.n_sequences, u.shape[-1], A.shape[-1]))
     if checkpoints:
         stored = A.new_empty(_checkpoints_shape(u, A))
-    calls.run(calls.SSM_PACK, _c.FORWARD, softplus, seq_map,
-              (u, delta, A, B, C, D, z, delta_bias, initial_states, out, states, stored))
+    calls.run(calls.SSM_PACK, _c.FORWARD, softplus, seq_map, (*inputs, out, states, stored))
     return out, states, stored
 
 
@@ -124,7 +126,7 @@ def ssm_backward(seq_map: packjit.SequenceMap, u: Tensor, delta: Tensor, A: Tens
 _is_batched = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda tensor: False)
 
 
-def is_plain(*tensors: Optional[Tensor]) -> bool:
+def is_plain(tensors: Tuple[Optional[Tensor], ...]) -> bool:
     """Whether nothing wants to see the operators of a call on these tensors."""
     if _dispatch_modes() or _functorch_level() is not None or _tracing() is not None:
         return False
@@ -136,7 +138,7 @@ _dispatch_modes, _functorch_level = torch._C._len_torch_dispatch_stack, torch._C
 _tracing = torch._C._get_tracing_state  # of torch.jit.trace
 
 
-def wants_gradients(*tensors: Optional[Tensor]) -> bool:
+def wants_gradients(tensors: Tuple[Optional[Tensor], ...]) -> bool:
     """Whether autograd has to know of a call on these tensors."""
     if not torch.is_grad_enabled():
         return False
@@ -146,10 +148,14 @@ def wants_gradients(*tensors: Optional[Tensor]) -> bool:
     return False
 
 
-def _needs_operators(*douts: Optional[Tensor]) -> bool:
+def needs_operators(*douts: Optional[Tensor]) -> bool:
     """Whether a backward has to go through the registered operators."""
-    return (torch.is_grad_enabled() or not is_plain(*douts)
-            or any([dout is not None and _is_batched(dout) for dout in douts]))
+    return torch.is_grad_enabled() or not is_plain(douts) or _are_batched(*douts)
+
+
+def _are_batched(*douts: Optional[Tensor]) -> bool:
+    """Whether they are those of a batch of gradients."""
+    return _functorch_level() is not None or any([dout is not None and _is_batched(dout) for dout in douts])
 
 
 # A quick answer for any type of device, where this PyTorch has it.
@@ -171,6 +177,8 @@ def first_derivative(name: str):
     dtype. PyTorch's once_differentiable refuses only where what the backward is given has a gradient."""
     def decorate(backward):
         def first(ctx, *douts):
+            if torch.is_grad_enabled() and _are_batched(*douts):  # in which _NotTwice would not be seen
+                raise no_second_derivative(name)
             with torch.no_grad(), without_autocast(douts[0].device.type):
                 gradients = backward(ctx, *douts)
             if torch.is_grad_enabled():  # create_graph=True
@@ -212,8 +220,8 @@ class EagerConv1dPack(torch.autograd.Function):
         refuse_changed(own_handle, version, handle)
         if dout is None:
             dout = torch.zeros_like(inputs[0])
-        if _needs_operators(dout, dfinal_states):
-            gradients = _op_conv_backward(*inputs, dout, dfinal_states, handle, silu)
+        if needs_operators(dout, dfinal_states):
+            gradients = op_conv_backward(*inputs, dout, dfinal_states, handle, silu)
         else:
             gradients = conv_backward(seq_map, *inputs, dout, dfinal_states, silu)
         return (None, None, *gradients, None, None)
@@ -226,7 +234,7 @@ class EagerSsmPack(torch.autograd.Function):
     def forward(ctx, seq_map, handle, u, delta, A, B, C, D, z, delta_bias, initial_states, softplus, final_states,
                 checkpoints):
         inputs = (u, delta, A, B, C, D, z, delta_bias, initial_states)
-        out, states, stored = ssm_forward(seq_map, *inputs, softplus, final_states, checkpoints)
+        out, states, stored = ssm_forward(seq_map, inputs, softplus, final_states, checkpoints)
         ctx.save_for_backward(*inputs, stored, handle)
         ctx.call = seq_map, softplus, handle, handle._version
         if not final_states:
@@ -241,8 +249,8 @@ class EagerSsmPack(torch.autograd.Function):
         refuse_changed(own_handle, version, handle)
         if dout is None:
             dout = torch.zeros_like(inputs[0])
-        if _needs_operators(dout, dfinal_states):
-            gradients = _op_ssm_backward(*inputs, dout, dfinal_states, stored, handle, softplus)
+        if needs_operators(dout, dfinal_states):
+            gradients = op_ssm_backward(*inputs, dout, dfinal_states, stored, handle, softplus)
         else:
             gradients = ssm_backward(seq_map, *inputs, dout, dfinal_states, stored, softplus)
         return (None, None, *gradients, None, None, None)
@@ -289,8 +297,8 @@ def _conv_backward_fake(x, weight, bias, initial_states, dout, dfinal_states, se
 
 def _ssm_kernel(u, delta, A, B, C, D, z, delta_bias, initial_states, seq_map, softplus, final_states, n_sequences,
                 checkpoints):
-    return _filled(ssm_forward(live_map(seq_map), u, delta, A, B, C, D, z, delta_bias, initial_states, softplus,
-                               final_states, checkpoints), u)
+    inputs = u, delta, A, B, C, D, z, delta_bias, initial_states
+    return _filled(ssm_forward(live_map(seq_map), inputs, softplus, final_states, checkpoints), u)
 
 
 def _ssm_fake(u, delta, A, B, C, D, z, delta_bias, initial_states, seq_map, softplus, final_states, n_sequences,
@@ -329,7 +337,7 @@ def _present(gradients, inputs) -> List[Optional[Tensor]]:
     return [None if tensor is None else gradient for gradient, tensor in zip(gradients, inputs)]
 
 
-def _op_conv_backward(x, weight, bias, initial_states, dout, dfinal_states, handle, silu):
+def op_conv_backward(x, weight, bias, initial_states, dout, dfinal_states, handle, silu):
     gradients = torch.ops.packjit.conv1d_pack_backward(x, weight, bias, initial_states, dout, dfinal_states, handle,
                                                        silu)
     dx, dweight, dbias, dinitial_states = _present(gradients, (x, weight, bias, initial_states))
@@ -337,8 +345,8 @@ def _op_conv_backward(x, weight, bias, initial_states, dout, dfinal_states, hand
     return dx, dweight.to(weight.dtype), None if bias is None else dbias.to(bias.dtype), dinitial_states
 
 
-def _op_ssm_backward(u, delta, A, B, C, D, z, delta_bias, initial_states, dout, dfinal_states, stored, handle,
-                     softplus):
+def op_ssm_backward(u, delta, A, B, C, D, z, delta_bias, initial_states, dout, dfinal_states, stored, handle,
+                    softplus):
     inputs = (u, delta, A, B, C, D, z, delta_bias, initial_states)
     return _present(torch.ops.packjit.ssm_pack_backward(*inputs, dout, dfinal_states, stored, handle, softplus), inputs)
 
@@ -354,7 +362,7 @@ def _conv_formula(ctx, dout, dfinal_states):
     *inputs, seq_map = ctx.saved_tensors
     if dout is None:
         dout = torch.zeros_like(inputs[0])
-    gradients = _op_conv_backward(*inputs, dout, dfinal_states if ctx.final_states else None, seq_map, ctx.silu)
+    gradients = op_conv_backward(*inputs, dout, dfinal_states if ctx.final_states else None, seq_map, ctx.silu)
     return (*gradients, None, None, None, None)
 
 
@@ -371,8 +379,8 @@ def _ssm_formula(ctx, dout, dfinal_states, _):
     *inputs, stored, seq_map = ctx.saved_tensors
     if dout is None:
         dout = torch.zeros_like(inputs[0])
-    gradients = _op_ssm_backward(*inputs, dout, dfinal_states if ctx.final_states else None, stored, seq_map,
-                                 ctx.softplus)
+    gradients = op_ssm_backward(*inputs, dout, dfinal_states if ctx.final_states else None, stored, seq_map,
+                                ctx.softplus)
     return (*gradients, None, None, None, None, None)
 
 

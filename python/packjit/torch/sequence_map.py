@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import packjit
-from packjit.errors import BadArgument, PackjitError
+from packjit.errors import BadArgument, PackjitError, WrongType
 
 _ids = itertools.count(1)
 _live: Dict[int, weakref.ref] = {}
@@ -158,7 +158,7 @@ class SequenceMap:
                               max_seqlen: Optional[int] = None) -> SequenceMap:
         """`position_indices`: (batch, seqlen) int16, uint16, int32 or int64 on the model's device: 0, 1, 2... anew in
         each sequence, negative is padding. Raises BadArgument; with limits, only `check` does."""
-        batch, seqlen = _two(position_indices, "position_indices")
+        batch, seqlen = _shape(position_indices, "position_indices", "batch", "seqlen")
         return SequenceMap("position_indices", position_indices, batch, seqlen, max_sequences, max_seqlen,
                            position_indices.device)
 
@@ -166,7 +166,7 @@ class SequenceMap:
     def from_seq_idx(seq_idx: Tensor, max_sequences: Optional[int] = None,
                      max_seqlen: Optional[int] = None) -> SequenceMap:
         """`seq_idx`: (batch, seqlen), dtypes as above: equal neighbours are one sequence, negative is padding."""
-        batch, seqlen = _two(seq_idx, "seq_idx")
+        batch, seqlen = _shape(seq_idx, "seq_idx", "batch", "seqlen")
         return SequenceMap("seq_idx", seq_idx, batch, seqlen, max_sequences, max_seqlen, seq_idx.device)
 
     @staticmethod
@@ -174,8 +174,7 @@ class SequenceMap:
                         max_seqlen: Optional[int] = None) -> SequenceMap:
         """`cu_seqlens`: (n_sequences + 1) int32 or int64: offsets into the flattened rows, from 0 to batch * seqlen,
         one at every row's start."""
-        if cu_seqlens.dim() != 1:
-            raise BadArgument(f"cu_seqlens: its shape is {tuple(cu_seqlens.shape)}, expected (n_sequences + 1)")
+        _shape(cu_seqlens, "cu_seqlens", "n_sequences + 1")
         return SequenceMap("cu_seqlens", cu_seqlens, batch, seqlen, max_sequences, max_seqlen, cu_seqlens.device)
 
     @staticmethod
@@ -197,6 +196,8 @@ class SequenceMap:
         still needs the old boundaries is refused by autograd ("modified by an inplace operation")."""
         if self.form == "rows":
             raise BadArgument("SequenceMap.update: a map of rows has no boundaries")
+        if not isinstance(boundaries, Tensor):
+            raise WrongType(f"SequenceMap.update: {self.form} is a {type(boundaries).__name__}, expected a tensor")
         if self.form != "cu_seqlens" and tuple(boundaries.shape) != (self.batch, self.seqlen):
             raise BadArgument(f"SequenceMap.update: {self.form} has shape {tuple(boundaries.shape)}, the map is for "
                               f"{(self.batch, self.seqlen)}")
@@ -215,11 +216,12 @@ class SequenceMap:
                 f"max_sequences={self.max_sequences}, max_seqlen={self.max_seqlen}, device={self.device})")
 
 
-def _two(boundaries: Tensor, form: str) -> Tuple[int, int]:
+def _shape(boundaries: Tensor, form: str, *dimensions: str) -> Tuple[int, ...]:
+    expected = f"({', '.join(dimensions)})"
     if not isinstance(boundaries, Tensor):
-        raise BadArgument(f"{form}: it is a {type(boundaries).__name__}, expected a tensor (batch, seqlen)")
-    if boundaries.dim() != 2:
-        raise BadArgument(f"{form}: its shape is {tuple(boundaries.shape)}, expected (batch, seqlen)")
-    return boundaries.shape[0], boundaries.shape[1]
+        raise WrongType(f"{form}: it is a {type(boundaries).__name__}, expected a tensor {expected}")
+    if boundaries.dim() != len(dimensions):
+        raise BadArgument(f"{form}: its shape is {tuple(boundaries.shape)}, expected {expected}")
+    return boundaries.shape
 
 
