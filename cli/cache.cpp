@@ -17,7 +17,6 @@
 #include "cli/cache_access.hpp"
 #include "cli/commands.hpp"
 #include "cli/output_file.hpp"
-#include "cli/spec_options.hpp"
 #include "cli/terminal.hpp"
 #include "runtime/errors.hpp"
 
@@ -288,16 +287,15 @@ void register_cache(CLI::App& app) {
 
   const auto options = std::make_shared<ExportOptions>();
   CLI::App* save = cache->add_subcommand("export", "Writes entries to a bundle, one file for other machines");
-  save->add_option("FILE", options->file, "the bundle that is written")->required()->check(not_empty("a file"));
+  save->add_option("FILE", options->file, "the bundle that is written")->required();
   save->add_option("--arch", options->archs, "only entries for these, such as sm_90,sm_100 (default: all)")
       ->type_name("ARCH")
-      ->delimiter(',')
-      ->check(not_empty("an architecture such as sm_90"));
+      ->delimiter(',');
   save->callback([options] { run_export(*options); });
 
   const auto bundle = std::make_shared<std::string>();
   CLI::App* load = cache->add_subcommand("import", "Checks a bundle and adds its entries; import only what you trust");
-  load->add_option("FILE", *bundle, "a bundle that packjit wrote")->required()->check(not_empty("a file"));
+  load->add_option("FILE", *bundle, "a bundle that packjit wrote")->required();
   load->callback([bundle] { run_import(*bundle); });
 }
 

@@ -205,8 +205,7 @@ void register_compile(CLI::App& app) {
   command
       ->add_option("--arch", options->archs,
                    "sm_90, several separated by commas, or all that NVRTC lists (default: the GPU's, or sm_90)")
-      ->type_name("ARCH")
-      ->check(not_empty("an architecture such as sm_90"));
+      ->type_name("ARCH");
   command
       ->add_option("--source", options->source,
                    "compiles this file, printed by packjit generate and edited; its key gives SPEC and Config")
@@ -219,8 +218,7 @@ void register_compile(CLI::App& app) {
   command
       ->add_option("--bundle", options->bundle,
                    "writes the kernels to one file that packjit cache import reads, for other machines")
-      ->type_name("FILE")
-      ->check(not_empty("a file"));
+      ->type_name("FILE");
   command->add_flag("--forbid-spills", options->forbid_spills, "exit status 4 where a kernel uses local memory");
   command->add_flag("--json", options->json, "prints JSON");
   command->callback([options] { run_compile(*options); });

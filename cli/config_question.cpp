@@ -7,7 +7,6 @@
 
 #include "cli/database_access.hpp"
 #include "cli/kernel_report.hpp"
-#include "cli/spec_options.hpp"
 #include "database/shipped.hpp"
 #include "runtime/config_choice.hpp"
 #include "runtime/cuda_device.hpp"
@@ -80,13 +79,11 @@ void ConfigQuestion::add_gpu(CLI::App& command) {
   CLI::Option* gpu = command.add_option("--gpu", gpu_, "number of a GPU of this machine")->capture_default_str();
   CLI::Option* arch =
       command.add_option("--arch", arch_, "an architecture instead of a GPU of this machine, such as sm_90")
-          ->type_name("ARCH")
-          ->check(not_empty("an architecture such as sm_90"));
+          ->type_name("ARCH");
   command
       .add_option("--database", databases_,
                   "documents to look into instead of this user's and the shipped ones; asks about their GPU")
-      ->type_name("FILE")
-      ->check(not_empty("a file"));
+      ->type_name("FILE");
   gpu->excludes(arch);
 }
 
