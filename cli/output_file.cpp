@@ -119,6 +119,16 @@ void OutputFile::discard() noexcept {
   finished_ = true;
 }
 
+void refuse_same_file(std::string_view input_option, const std::filesystem::path& input, std::string_view output_option,
+                      const std::filesystem::path& output) {
+  std::error_code none;  // what does not exist is no input, or another file
+  // A terminal or /dev/null may be both.
+  if (!std::filesystem::equivalent(input, output, none) || !std::filesystem::is_regular_file(output, none)) return;
+  throw std::invalid_argument(
+      fmt::format("{} and {} are the same file, '{}', which the results would replace; name another one", input_option,
+                  output_option, output.string()));
+}
+
 void write_output_file(const std::filesystem::path& path, std::string_view text) {
   OutputFile file(path);
   file.write(text);

@@ -42,6 +42,11 @@ class OutputFile {
   bool finished_ = false;
 };
 
+/// Throws std::invalid_argument where an output would replace the file that it is made from, links included; not where
+/// `output` is empty or not there yet. The options are named as they are typed: "--in".
+void refuse_same_file(std::string_view input_option, const std::filesystem::path& input, std::string_view output_option,
+                      const std::filesystem::path& output);
+
 /// The whole of a file in one call.
 void write_output_file(const std::filesystem::path& path, std::string_view text);
 

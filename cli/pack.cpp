@@ -200,6 +200,7 @@ void run_pack(const PackArguments& arguments) {
   const PackMethod& method = pack_method_named(arguments.method);
   const RankDivision division = rank_division_named(arguments.division);
   check_ranks(arguments);
+  refuse_same_file("--lengths", arguments.lengths, "--out", arguments.out);
   std::vector<Document> documents = read_lengths_file(arguments.lengths);
   PackOptions options = arguments.options;
   check_pieces(documents, options);

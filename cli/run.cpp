@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -136,11 +135,8 @@ void run_run(const RunArguments& arguments) {
   const Spec options = spec_of(arguments);
   const bool channel_major = arguments.layout == "channel-major";
   const Layout layout = channel_major ? Layout::channel_major : Layout::token_major;
-  std::error_code none;  // what does not exist yet is another file
-  if (std::filesystem::equivalent(arguments.in, arguments.out, none)) {
-    throw std::invalid_argument(fmt::format(
-        "--in and --out are the same file, '{}', which the results would replace; name another one", arguments.in));
-  }
+  refuse_same_file("--in", arguments.in, "--out", arguments.out);
+  refuse_same_file("--source", arguments.source, "--out", arguments.out);
   std::optional<std::string> source;
   if (!arguments.source.empty()) source = read_source_file(arguments.source);
 

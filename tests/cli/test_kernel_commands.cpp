@@ -107,6 +107,8 @@ TEST(Generate, RefusesWhatIsOutOfRangeOrUnknown) {
   expect_error("generate ssm_pack_fwd --set block=64 --set block=128", 2, "block is set twice");
   const std::string itself = PACKJIT_BENCH_DATA "/mixed_lengths.txt";  // any file
   expect_error("run ssm_pack_fwd --in " + itself + " --out " + itself, 2, "--in and --out are the same file");
+  expect_error("run ssm_pack_fwd --in no-such-file --source " + itself + " --out " + itself, 2,
+               "--source and --out are the same file");
   expect_error("generate ssm_pack_fwd --arch hopper", 2, "sm_90");
   expect_error("generate ssm_pack_fwd --target tpu", 2, "cuda or host");
   expect_error("generate ssm_pack_fwd -o /no/such/folder/kernel.cu", 2, "/no/such/folder/kernel.cu");
@@ -195,6 +197,21 @@ TEST(Compile, AFailureLeavesTheOutputAsItWas) {
                    folder.quoted("kept.cubin"),
                2, "nonsense");
   EXPECT_EQ(read(folder.path / "kept.cubin"), "before");
+}
+
+TEST(Compile, AnOutputDoesNotReplaceTheSource) {
+  const Folder folder;
+  const std::string source = packjit("generate conv1d_pack_fwd").text;
+  for (const char* name : {"kernel.ptx", "conv1d_pack_fwd.sm_90.ptx"}) std::ofstream(folder.path / name) << source;
+  fs::create_symlink("kernel.ptx", folder.path / "link");
+  const std::string compile = "compile conv1d_pack_fwd --arch sm_90 --source ";
+  expect_error(compile + folder.quoted("kernel.ptx") + " --bundle " + folder.quoted("link"), 2,
+               "--source and --bundle are the same file");
+  expect_error(compile + folder.quoted("link") + " -o " + folder.quoted("kernel.ptx"), 2,
+               "--source and -o are the same file");
+  expect_error(compile + folder.quoted("conv1d_pack_fwd.sm_90.ptx") + " -o " + folder.quoted(""), 2,
+               "conv1d_pack_fwd.sm_90.ptx', which the results would replace");
+  for (const char* name : {"kernel.ptx", "conv1d_pack_fwd.sm_90.ptx"}) EXPECT_EQ(read(folder.path / name), source);
 }
 
 TEST(Compile, RefusesBadArchitecturesAndOutputs) {
