@@ -67,12 +67,14 @@ Choice choice_of(const Spec& spec, const Workload& work, const std::string& arch
 }  // namespace
 
 void ConfigQuestion::add_shape(CLI::App& command) {
+  // Their product, the elements of a tensor, is a number of 64 bits.
   const auto size = CLI::Range(std::int64_t{1}, std::int64_t{1} << 40);
+  const auto channels = CLI::Range(std::int64_t{1}, std::int64_t{1} << 22);
   shape_options_ = {
       command.add_option("--tokens", work_.tokens, "tokens of all rows together")->check(size)->capture_default_str(),
       command.add_option("--sequences", work_.sequences, "sequences (default: tokens over the longest)")->check(size),
       command.add_option("--longest", work_.longest, "tokens of the longest (default: 2048, or all)")->check(size),
-      command.add_option("--dim", work_.dim, "channels")->check(size)->capture_default_str()};
+      command.add_option("--dim", work_.dim, "channels")->check(channels)->capture_default_str()};
 }
 
 void ConfigQuestion::add_gpu(CLI::App& command) {

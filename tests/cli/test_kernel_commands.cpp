@@ -134,6 +134,8 @@ TEST(Compile, ReportsAndWritesImagesForEachArchitecture) {
 
 TEST(Bench, MapRefusesWhatItCannotMeasure) {
   expect_error("bench map --tokens 0", 2, "tokens 0");
+  expect_error("bench map --rows 4294967296 --tokens 4294967296", 2, "at most 2147483647 tokens");
+  expect_error("bench map --dim 4294967296", 2, "dim 4294967296");
   expect_error("bench map --shortest 9 --longest 8", 2, "lengths rise from 9 to 8");
 }
 
@@ -266,6 +268,13 @@ TEST(Inspect, ShowsTheConfigThatAShapeGetsAsExplainDoes) {
   EXPECT_EQ(built_in["config"]["segments"], "off");
   EXPECT_TRUE(built_in["config_origin"].is_null());
   expect_error("inspect " + shape + " --set tile_tokens=0", 2, "tile_tokens");
+}
+
+// The product of 2^40 tokens and 2^24 channels is 0 in 64 bits, which was taken for no work at all.
+TEST(Explain, ElementsBeyond64BitsAreRefused) {
+  const std::string question = "explain conv1d_pack_fwd --arch sm_90 --tokens 1099511627776 --dim ";
+  expect_error(question + "16777216", 2, "--dim: Value 16777216 not in range 1 to 4194304");
+  EXPECT_EQ(json_of(question + "4194304 --json")["config"]["vector"], "8");  // as where there is much work
 }
 
 TEST(Inspect, CountsTheConfigsToChooseFrom) {
