@@ -4,8 +4,7 @@
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -19,6 +18,7 @@
 #include "cli/output_file.hpp"
 #include "cli/terminal.hpp"
 #include "runtime/errors.hpp"
+#include "runtime/text_file.hpp"
 
 namespace packjit {
 namespace {
@@ -212,20 +212,20 @@ void run_export(const ExportOptions& options) {
 }
 
 std::vector<CacheEntry> read_bundle(const std::string& path) {
-  std::string problem, bytes;
+  const auto refuse = [&](std::string_view problem) {
+    throw std::invalid_argument(fmt::format("cannot import '{}': {}; nothing was imported", path, problem));
+  };
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
-  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
-    problem = "it is not a regular file";
-  } else {
-    std::ifstream file(path, std::ios::binary);
-    bytes.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-    if (!file.is_open() || file.bad()) problem = "it cannot be read";
-  }
-  auto entries = problem.empty() ? parse_bundle(bytes, problem) : std::nullopt;
-  if (!entries) {
-    throw std::invalid_argument(fmt::format("cannot import '{}': {}; nothing was imported", path, problem));
-  }
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) refuse("it is not a regular file");
+  constexpr std::size_t kAny = std::numeric_limits<std::size_t>::max();
+  const std::string bytes = read_text_file(path, kAny, "", [&](std::string_view reason) {
+    refuse(
+        fmt::format("it cannot be read: {}; give a file that packjit cache export or compile --bundle wrote", reason));
+  });
+  std::string problem;
+  auto entries = parse_bundle(bytes, problem);
+  if (!entries) refuse(problem);
   return std::move(*entries);
 }
 
