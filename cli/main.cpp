@@ -108,9 +108,11 @@ int guarded_run(int argc, char** argv) {
     return report(missing_environment, error.what());
   } catch (const CheckFailed& error) {
     return report(check_failed, error.what());
+  } catch (const OutOfMemory& error) {
+    return report(missing_environment, error.what());
   } catch (const std::bad_alloc&) {
     return report(
-        internal_error,
+        missing_environment,
         "out of memory; run it on a smaller input, where there is more memory, or with a higher limit (ulimit -v)");
   } catch (const std::exception& error) {
     return report(internal_error, error.what());

@@ -45,6 +45,19 @@ TEST(ExitStatus, BadUsageIsTwoWithOneMessageOnStderr) {
   }
 }
 
+TEST(ExitStatus, AFullDiskAndTooLittleMemoryAreTheMachines) {
+  const Outcome disk = packjit("generate conv1d_pack_fwd -o /dev/full 2>&1");
+  EXPECT_EQ(disk.status, 3) << disk.text;
+  EXPECT_NE(disk.text.find("cannot write output file '/dev/full': No space left on device"), std::string::npos)
+      << disk.text;
+#if !defined(PACKJIT_SANITIZE)  // whose shadow memory needs more addresses
+  const std::string line = std::string("ulimit -v 400000; '") + PACKJIT_PROGRAM +
+                           "' bench pack --documents 100000000 --repeats 1 2>/dev/null";
+  const int status = std::system(line.c_str());
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 3) << status;
+#endif
+}
+
 TEST(ExitStatus, UnknownCommandsAreNamed) {
   for (const char* arguments : {"train --help", "train", "train --arch sm_90"}) {
     const Outcome outcome = packjit(std::string(arguments) + " 2>&1");
@@ -55,9 +68,10 @@ TEST(ExitStatus, UnknownCommandsAreNamed) {
 }
 
 TEST(ExitStatus, LostOutputIsAnError) {
-  for (const char* redirection : {">/dev/full", ">&-"}) {
+  const std::pair<const char*, int> kCases[] = {{">/dev/full", 3}, {">&-", 2}};
+  for (const auto& [redirection, status] : kCases) {
     const Outcome outcome = packjit(std::string("--version 2>&1 ") + redirection);
-    EXPECT_EQ(outcome.status, 2) << redirection;
+    EXPECT_EQ(outcome.status, status) << redirection;
     EXPECT_NE(outcome.text.find("cannot write to standard output"), std::string::npos) << outcome.text;
   }
 }
