@@ -144,7 +144,7 @@ void register_bench(CLI::App& app) {
   ops->add_option("--lengths", options->lengths,
                   "file of lengths as `packjit pack` takes it, in place of --shape: the first --rows full rows of "
                   "--pack-length tokens are measured as one batch")
-      ->check(not_empty("a file"));
+      ->type_name("FILE");
   ops->add_option("--rows", shape.rows, "rows of the batch, for --shape rows and --lengths");
   ops->add_option("--pack-length", shape.pack_length, "tokens of a row, for --lengths");
   ops->add_option("--method", shape.method,
@@ -163,7 +163,7 @@ void register_bench(CLI::App& app) {
   ops->add_option("--peers", options->peers,
                   "a Python with mamba_ssm and causal_conv1d: also the official kernels on the same lengths "
                   "(scripts/bench_peers.py)")
-      ->check(not_empty("a Python interpreter"));
+      ->type_name("PYTHON");
   ops->add_option("--repeats", options->repeats, "measurements, of which the median counts")->capture_default_str();
   ops->add_option("--seed", shape.seed, "of lengths and contents")->capture_default_str();
   ops->add_option("--only", options->only, "operators to measure (all)");

@@ -371,8 +371,7 @@ void add_bench_host(CLI::App& bench) {
   const auto options = std::make_shared<Options>();
   host->add_option("--only", options->only, "parts to measure: compile, launch, call, size (all)")
       ->check(CLI::IsMember(kParts));
-  host->add_option("--arch", options->arch, "what is compiled for (the GPU's, sm_90 without one)")
-      ->check(not_empty("an architecture such as sm_90"));
+  host->add_option("--arch", options->arch, "what is compiled for (the GPU's, sm_90 without one)")->type_name("ARCH");
   host->add_option("--repeats", options->repeats, "processes that are started")->capture_default_str();
   host->add_option("--calls", options->calls, "calls of each operator")->capture_default_str();
   host->add_flag("--json", options->json, "print JSON (docs/bench_host.md)");

@@ -15,6 +15,7 @@
 #include "cli/terminal.hpp"
 #include "database/record_json.hpp"
 #include "generator/shared_fields.hpp"
+#include "packing/packing.hpp"
 #include "runtime/cuda_device.hpp"
 #include "runtime/device_sequence_map.hpp"
 #include "tuning/measure.hpp"
@@ -140,6 +141,12 @@ void bench_map(const MapOptions& options, const std::string& command) {
     throw std::invalid_argument(fmt::format(
         "bench map: rows {}, tokens {}, dim {} and repeats {} must all be at least 1, and lengths rise from {} to {}",
         options.rows, options.tokens, options.dim, options.repeats, options.shortest, options.longest));
+  }
+  if (options.rows > kMaximumLength / options.tokens || options.dim > kMaximumLength) {
+    throw std::invalid_argument(
+        fmt::format("bench map: all rows together have at most {} tokens, and dim is at most as large; found rows {}, "
+                    "tokens {}, dim {}",
+                    kMaximumLength, options.rows, options.tokens, options.dim));
   }
   const auto device = CudaDevice::open();
   Instruments with(*device, CacheState::warm, options.repeats);

@@ -4,8 +4,7 @@
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -17,10 +16,10 @@
 #include "cli/cache_access.hpp"
 #include "cli/commands.hpp"
 #include "cli/output_file.hpp"
-#include "cli/spec_options.hpp"
 #include "cli/terminal.hpp"
 #include "database/record_json.hpp"
 #include "runtime/errors.hpp"
+#include "runtime/text_file.hpp"
 
 namespace packjit {
 namespace {
@@ -214,20 +213,20 @@ void run_export(const ExportOptions& options) {
 }
 
 std::vector<CacheEntry> read_bundle(const std::string& path) {
-  std::string problem, bytes;
+  const auto refuse = [&](std::string_view problem) {
+    throw std::invalid_argument(fmt::format("cannot import '{}': {}; nothing was imported", path, problem));
+  };
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
-  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
-    problem = "it is not a regular file";
-  } else {
-    std::ifstream file(path, std::ios::binary);
-    bytes.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-    if (!file.is_open() || file.bad()) problem = "it cannot be read";
-  }
-  auto entries = problem.empty() ? parse_bundle(bytes, problem) : std::nullopt;
-  if (!entries) {
-    throw std::invalid_argument(fmt::format("cannot import '{}': {}; nothing was imported", path, problem));
-  }
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) refuse("it is not a regular file");
+  constexpr std::size_t kAny = std::numeric_limits<std::size_t>::max();
+  const std::string bytes = read_text_file(path, kAny, "", [&](std::string_view reason) {
+    refuse(
+        fmt::format("it cannot be read: {}; give a file that packjit cache export or compile --bundle wrote", reason));
+  });
+  std::string problem;
+  auto entries = parse_bundle(bytes, problem);
+  if (!entries) refuse(problem);
   return std::move(*entries);
 }
 
@@ -289,16 +288,15 @@ void register_cache(CLI::App& app) {
 
   const auto options = std::make_shared<ExportOptions>();
   CLI::App* save = cache->add_subcommand("export", "Writes entries to a bundle, one file for other machines");
-  save->add_option("FILE", options->file, "the bundle that is written")->required()->check(not_empty("a file"));
+  save->add_option("FILE", options->file, "the bundle that is written")->required();
   save->add_option("--arch", options->archs, "only entries for these, such as sm_90,sm_100 (default: all)")
       ->type_name("ARCH")
-      ->delimiter(',')
-      ->check(not_empty("an architecture such as sm_90"));
+      ->delimiter(',');
   save->callback([options] { run_export(*options); });
 
   const auto bundle = std::make_shared<std::string>();
   CLI::App* load = cache->add_subcommand("import", "Checks a bundle and adds its entries; import only what you trust");
-  load->add_option("FILE", *bundle, "a bundle that packjit wrote")->required()->check(not_empty("a file"));
+  load->add_option("FILE", *bundle, "a bundle that packjit wrote")->required();
   load->callback([bundle] { run_import(*bundle); });
 }
 

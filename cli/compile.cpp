@@ -79,17 +79,20 @@ class ImageWriter {
           "-o '{}': {} architectures do not fit into one file; give one --arch, or a folder", output, arch_count));
     }
   }
-  std::vector<std::string> write(Operator op, const OperatorReport& report) const {
+  /// The files that write() makes for an architecture.
+  std::vector<fs::path> files(Operator op, const std::string& arch) const {
     if (path_.empty()) return {};
-    if (!folder_) {
-      write_output_file(path_, path_.extension() == ".ptx" ? report.compiled.ptx : report.compiled.cubin);
-      return {path_.string()};
+    if (!folder_) return {path_};
+    const std::string stem = fmt::format("{}.{}", name_of(op), arch);
+    return {path_ / (stem + ".cubin"), path_ / (stem + ".ptx")};
+  }
+  std::vector<std::string> write(Operator op, const OperatorReport& report) const {
+    std::vector<std::string> written;
+    for (const fs::path& file : files(op, report.arch)) {
+      write_output_file(file, file.extension() == ".ptx" ? report.compiled.ptx : report.compiled.cubin);
+      written.push_back(file.string());
     }
-    const std::string stem = fmt::format("{}.{}", name_of(op), report.arch);
-    const fs::path cubin = path_ / (stem + ".cubin"), ptx = path_ / (stem + ".ptx");
-    write_output_file(cubin, report.compiled.cubin);
-    write_output_file(ptx, report.compiled.ptx);
-    return {cubin.string(), ptx.string()};
+    return written;
   }
 
  private:
@@ -150,6 +153,10 @@ void run_compile(const CompileOptions& options) {
   const ImageWriter writer(options.output, archs.size());
   std::optional<OutputFile> bundle;
   if (!options.bundle.empty()) bundle.emplace(options.bundle);
+  refuse_same_file("--source", options.source, "--bundle", options.bundle);
+  for (const std::string& arch : archs) {
+    for (const fs::path& file : writer.files(spec.op, arch)) refuse_same_file("--source", options.source, "-o", file);
+  }
   // That it is off is known before the work is done.
   const auto disk = options.cache ? open_disk_cache(DiskCache::Missing::make) : nullptr;
 
@@ -206,8 +213,7 @@ void register_compile(CLI::App& app) {
   command
       ->add_option("--arch", options->archs,
                    "sm_90, several separated by commas, or all that NVRTC lists (default: the GPU's, or sm_90)")
-      ->type_name("ARCH")
-      ->check(not_empty("an architecture such as sm_90"));
+      ->type_name("ARCH");
   command
       ->add_option("--source", options->source,
                    "compiles this file, printed by packjit generate and edited; its key gives SPEC and Config")
@@ -220,8 +226,7 @@ void register_compile(CLI::App& app) {
   command
       ->add_option("--bundle", options->bundle,
                    "writes the kernels to one file that packjit cache import reads, for other machines")
-      ->type_name("FILE")
-      ->check(not_empty("a file"));
+      ->type_name("FILE");
   command->add_flag("--forbid-spills", options->forbid_spills, "exit status 4 where a kernel uses local memory");
   command->add_flag("--json", options->json, "prints JSON");
   command->callback([options] { run_compile(*options); });

@@ -7,7 +7,6 @@
 
 #include "cli/database_access.hpp"
 #include "cli/kernel_report.hpp"
-#include "cli/spec_options.hpp"
 #include "database/shipped.hpp"
 #include "runtime/config_choice.hpp"
 #include "runtime/cuda_device.hpp"
@@ -68,25 +67,25 @@ Choice choice_of(const Spec& spec, const Workload& work, const std::string& arch
 }  // namespace
 
 void ConfigQuestion::add_shape(CLI::App& command) {
+  // Their product, the elements of a tensor, is a number of 64 bits.
   const auto size = CLI::Range(std::int64_t{1}, std::int64_t{1} << 40);
+  const auto channels = CLI::Range(std::int64_t{1}, std::int64_t{1} << 22);
   shape_options_ = {
       command.add_option("--tokens", work_.tokens, "tokens of all rows together")->check(size)->capture_default_str(),
       command.add_option("--sequences", work_.sequences, "sequences (default: tokens over the longest)")->check(size),
       command.add_option("--longest", work_.longest, "tokens of the longest (default: 2048, or all)")->check(size),
-      command.add_option("--dim", work_.dim, "channels")->check(size)->capture_default_str()};
+      command.add_option("--dim", work_.dim, "channels")->check(channels)->capture_default_str()};
 }
 
 void ConfigQuestion::add_gpu(CLI::App& command) {
   CLI::Option* gpu = command.add_option("--gpu", gpu_, "number of a GPU of this machine")->capture_default_str();
   CLI::Option* arch =
       command.add_option("--arch", arch_, "an architecture instead of a GPU of this machine, such as sm_90")
-          ->type_name("ARCH")
-          ->check(not_empty("an architecture such as sm_90"));
+          ->type_name("ARCH");
   command
       .add_option("--database", databases_,
                   "documents to look into instead of this user's and the shipped ones; asks about their GPU")
-      ->type_name("FILE")
-      ->check(not_empty("a file"));
+      ->type_name("FILE");
   gpu->excludes(arch);
 }
 

@@ -14,7 +14,6 @@
 #include "cli/commands.hpp"
 #include "cli/database_access.hpp"
 #include "cli/output_file.hpp"
-#include "cli/spec_options.hpp"
 #include "cli/terminal.hpp"
 #include "database/record_json.hpp"
 #include "database/shipped.hpp"
@@ -332,7 +331,7 @@ void register_db(CLI::App& app) {
     made.first->add_flag("--json", made.second->json, "prints JSON");
   };
   const auto add_files = [](const auto& made, const char* help) {
-    return made.first->add_option("FILE", made.second->files, help)->check(not_empty("a file"));
+    return made.first->add_option("FILE", made.second->files, help);
   };
   add_json(add("list", "Shows which databases there are, of this user and shipped", run_list));
   const auto show = add("show", "Shows every entry", run_show);
@@ -344,8 +343,7 @@ void register_db(CLI::App& app) {
   const auto merged = add("merge", "Adds documents to the databases of this user, or writes one of all", run_merge);
   add_files(merged, "documents to merge")->required();
   merged.first->add_option("-o,--output", merged.second->output, "document to write instead, all of one GPU model")
-      ->type_name("OUT")
-      ->check(not_empty("a file"));
+      ->type_name("FILE");
   const auto pruned = add("prune", "Removes records (default: --outdated --unusable)", run_prune);
   add_files(pruned, "documents to change (default: those of this user)");
   pruned.first->add_flag("--outdated", pruned.second->outdated, "those whose kernel this packjit prints otherwise");

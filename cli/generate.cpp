@@ -49,8 +49,7 @@ void register_generate(CLI::App& app) {
   options->spec.add_operator_and_spec(*command);
   options->spec.add_config(*command);
   command->add_option("--arch", options->arch, "whose built-in Config is the start (default: one that fits all)")
-      ->type_name("ARCH")
-      ->check(not_empty("an architecture such as sm_90"));
+      ->type_name("ARCH");
   command->add_option("--target", options->target, "cuda, or host for the C++ of host execution (default cuda)")
       ->type_name("TARGET");
   command->add_option("-o,--output", options->output, "file to write instead of standard output")->type_name("FILE");

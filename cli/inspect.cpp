@@ -201,8 +201,7 @@ void register_inspect(CLI::App& app) {
   options->spec.add_config(*command);
   options->question.add_shape(*command);
   command->add_option("--arch", options->arch, "architecture to compile for (default: the GPU's, or sm_90)")
-      ->type_name("ARCH")
-      ->check(not_empty("an architecture such as sm_90"));
+      ->type_name("ARCH");
   command->add_flag("--source", options->source, "prints the generated source instead of the summary");
   command->add_flag("--ptx", options->ptx, "prints the PTX instead of the summary");
   command->add_flag("--sass", options->sass, "prints the SASS instead of the summary; needs nvdisasm or cuobjdump");

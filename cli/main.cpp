@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "cli/commands.hpp"
+#include "cli/option_values.hpp"
 #include "cli/terminal.hpp"
 #include "runtime/errors.hpp"
 #include "runtime/temporary_paths.hpp"
@@ -76,6 +77,7 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", "packjit " PACKJIT_VERSION);
   app.require_subcommand(1);
   register_commands(app);
+  check_option_values(app);
   if (argc > 1) require_command(app, argv[1]);
   try {
     app.parse(argc, argv);  // runs the subcommand's callback
@@ -84,6 +86,12 @@ int run(int argc, char** argv) {
     std::ostringstream text;
     app.exit(request, text, text);
     print_result(text.str());
+  } catch (const CLI::ConversionError& error) {
+    // The text of a number has been checked by then, so it is one that does not fit into what holds it.
+    throw std::invalid_argument(
+        fmt::format("{}: expected a smaller number, or nothing where the option is a flag (packjit COMMAND --help "
+                    "lists the options)",
+                    error.what()));
   } catch (const CLI::Error& error) {
     throw std::invalid_argument(
         fmt::format("{} (packjit --help lists the subcommands, packjit COMMAND --help the options)", error.what()));
@@ -101,9 +109,11 @@ int guarded_run(int argc, char** argv) {
     return report(missing_environment, error.what());
   } catch (const CheckFailed& error) {
     return report(check_failed, error.what());
+  } catch (const OutOfMemory& error) {
+    return report(missing_environment, error.what());
   } catch (const std::bad_alloc&) {
     return report(
-        internal_error,
+        missing_environment,
         "out of memory; run it on a smaller input, where there is more memory, or with a higher limit (ulimit -v)");
   } catch (const std::exception& error) {
     return report(internal_error, error.what());

@@ -10,6 +10,8 @@
 #include <string>
 #include <system_error>
 
+#include "runtime/errors.hpp"
+
 namespace packjit {
 namespace {
 
@@ -25,6 +27,8 @@ std::filesystem::path behind_links(std::filesystem::path path) {
   return path;
 }
 
+bool is_full(int error) { return error == ENOSPC || error == EDQUOT; }
+
 /// 0 where files can be made in the folder, else the system's reason. Leaves nothing behind.
 int why_unwritable(const std::filesystem::path& folder) {
   const std::filesystem::path inside = (folder.empty() ? "." : folder) / "";  // the slash: only a folder will do
@@ -35,7 +39,7 @@ int why_unwritable(const std::filesystem::path& folder) {
     close(descriptor);
     return 0;
   }
-  return errno == ENOSPC || errno == EDQUOT || errno == EROFS || errno == EACCES ? errno : 0;
+  return is_full(errno) || errno == EROFS || errno == EACCES ? errno : 0;
 }
 
 }  // namespace
@@ -105,9 +109,9 @@ void OutputFile::commit() {
 
 void OutputFile::fail(const char* attempt, int error) {
   discard();
-  throw std::invalid_argument(fmt::format("cannot {} output file '{}': {}{}", attempt, shown_.string(),
-                                          std::generic_category().message(error),
-                                          std::filesystem::exists(shown_) ? "; it was left as it was" : ""));
+  throw_write_error(error, fmt::format("cannot {} output file '{}': {}{}", attempt, shown_.string(),
+                                       std::generic_category().message(error),
+                                       std::filesystem::exists(shown_) ? "; it was left as it was" : ""));
 }
 
 void OutputFile::discard() noexcept {
@@ -117,6 +121,21 @@ void OutputFile::discard() noexcept {
   temporary_.clear();
   kept_ = TemporaryPath();
   finished_ = true;
+}
+
+void throw_write_error(int error, const std::string& message) {
+  if (is_full(error)) throw EnvironmentError(message);
+  throw std::invalid_argument(message);
+}
+
+void refuse_same_file(std::string_view input_option, const std::filesystem::path& input, std::string_view output_option,
+                      const std::filesystem::path& output) {
+  std::error_code none;  // what does not exist is no input, or another file
+  // A terminal or /dev/null may be both.
+  if (!std::filesystem::equivalent(input, output, none) || !std::filesystem::is_regular_file(output, none)) return;
+  throw std::invalid_argument(
+      fmt::format("{} and {} are the same file, '{}', which the results would replace; name another one", input_option,
+                  output_option, output.string()));
 }
 
 void write_output_file(const std::filesystem::path& path, std::string_view text) {

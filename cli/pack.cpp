@@ -201,6 +201,7 @@ void run_pack(const PackArguments& arguments) {
   const PackMethod& method = pack_method_named(arguments.method);
   const RankDivision division = rank_division_named(arguments.division);
   check_ranks(arguments);
+  refuse_same_file("--lengths", arguments.lengths, "--out", arguments.out);
   std::vector<Document> documents = read_lengths_file(arguments.lengths);
   PackOptions options = arguments.options;
   check_pieces(documents, options);
@@ -260,17 +261,16 @@ void register_pack(CLI::App& app) {
   command
       ->add_option("--lengths", arguments->lengths,
                    "file with one length in tokens a line, or JSON Lines with \"length\" and optional \"breaks\"")
+      ->type_name("FILE")
       ->required();
   command->add_option("--pack-length", options.pack_length, "tokens of a row")->required();
   command->add_option("--method", arguments->method, method_help())->capture_default_str();
   const CLI::Option* cut = command->add_option(
       "--cut", options.cut, "cut documents longer than this, at breaks where there are any (default: the pack length)");
-  command
-      ->add_option(
-          "--cut-slack", options.cut_slack,
-          "cut at a break only where it lies within the last so many tokens before the limit, otherwise at the "
-          "limit (default: at any break)")
-      ->type_name("TOKENS");
+  command->add_option(
+      "--cut-slack", options.cut_slack,
+      "cut at a break only where it lies within the last so many tokens before the limit, otherwise at the "
+      "limit (default: at any break)");
   command
       ->add_option("--min-piece", options.min_piece,
                    "tokens of a piece of a cut document, at least: a shorter rest makes the cut before it earlier")
@@ -298,7 +298,8 @@ void register_pack(CLI::App& app) {
           "see what balancing gains)")
       ->capture_default_str();
   command->add_option("--rank", arguments->rank, "the rank whose plan --out writes, from 0");
-  command->add_option("--out", arguments->out, "write the plan to this file (JSON, docs/plan_format.md)");
+  command->add_option("--out", arguments->out, "write the plan to this file (JSON, docs/plan_format.md)")
+      ->type_name("FILE");
   command->add_flag("--compare", arguments->compare, "run every method and show them side by side");
   command->add_flag("--json", arguments->json, "print the statistics as JSON");
   command->callback([arguments, cut] {

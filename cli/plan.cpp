@@ -294,7 +294,9 @@ void register_plan(CLI::App& app) {
     optimizers += fmt::format(" {} ({});", choice.name, choice.meaning);
   }
   optimizers.pop_back();
-  command->add_option("--lengths", arguments->lengths, "file of lengths as `packjit pack` takes it")->required();
+  command->add_option("--lengths", arguments->lengths, "file of lengths as `packjit pack` takes it")
+      ->type_name("FILE")
+      ->required();
   command->add_option("--gpu-memory", memory.gpu_gigabytes, "memory of the GPU in GB of 10^9 bytes")->required();
   command->add_option("--model", arguments->model, models);
   const CLI::Option* layers = command->add_option("--layers", shape.layers, "layers, in place of --model");

@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -136,11 +135,8 @@ void run_run(const RunArguments& arguments) {
   const Spec options = spec_of(arguments);
   const bool channel_major = arguments.layout == "channel-major";
   const Layout layout = channel_major ? Layout::channel_major : Layout::token_major;
-  std::error_code none;  // what does not exist yet is another file
-  if (std::filesystem::equivalent(arguments.in, arguments.out, none)) {
-    throw std::invalid_argument(fmt::format(
-        "--in and --out are the same file, '{}', which the results would replace; name another one", arguments.in));
-  }
+  refuse_same_file("--in", arguments.in, "--out", arguments.out);
+  refuse_same_file("--source", arguments.source, "--out", arguments.out);
   std::optional<std::string> source;
   if (!arguments.source.empty()) source = read_source_file(arguments.source);
 
@@ -178,14 +174,17 @@ void register_run(CLI::App& app) {
   CLI::App* command = app.add_subcommand("run", "Runs one operator on named tensors from a safetensors file");
   command->add_option("OP", arguments->op, "conv1d_pack_fwd, conv1d_pack_bwd, ssm_pack_fwd or ssm_pack_bwd")
       ->required();
-  command->add_option("--in", arguments->in, "safetensors file with the inputs and boundaries")->required();
-  command->add_option("--out", arguments->out, "safetensors file to write")->required();
+  command->add_option("--in", arguments->in, "safetensors file with the inputs and boundaries")
+      ->type_name("FILE")
+      ->required();
+  command->add_option("--out", arguments->out, "safetensors file to write")->type_name("FILE")->required();
   command->add_option("--device", arguments->device, "auto (a GPU where there is one), cuda or host")
       ->check(CLI::IsMember({"auto", "cuda", "host"}))
       ->capture_default_str();
-  command->add_option(
-      "--source", arguments->source,
-      "hand-edited source, printed by packjit generate for these tensors, instead of the generated one");
+  command
+      ->add_option("--source", arguments->source,
+                   "hand-edited source, printed by packjit generate for these tensors, instead of the generated one")
+      ->type_name("FILE");
   command->add_flag("--rows", arguments->rows, "every row is one sequence");
   command->add_option("--layout", arguments->layout, "of activations: (batch, seqlen, dim) or (batch, dim, seqlen)")
       ->check(CLI::IsMember({"token-major", "channel-major"}))

@@ -47,12 +47,6 @@ Setting split_setting(std::string_view text) {
 
 }  // namespace
 
-CLI::Validator not_empty(const std::string& expected) {
-  return CLI::Validator(
-      [expected](std::string& text) { return text.empty() ? fmt::format("'' was given; expected {}", expected) : ""; },
-      "");
-}
-
 std::string given_options(const CLI::App& command, const std::vector<std::string>& paths) {
   std::string text;
   for (const CLI::Option* option : command.get_options()) {

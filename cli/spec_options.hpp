@@ -44,9 +44,6 @@ class SpecOptions {
   std::vector<std::string> settings_;
 };
 
-/// For option->check(): refuses '' where leaving the option out is what would have been meant.
-[[nodiscard]] CLI::Validator not_empty(const std::string& expected);
-
 /// The options that were given, as they would be typed again: " --tokens 4096 --json". Of the values of `paths` only
 /// the last part is shown, since folders belong to one machine.
 [[nodiscard]] std::string given_options(const CLI::App& command, const std::vector<std::string>& paths);

@@ -8,9 +8,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <stdexcept>
 #include <system_error>
 #include <utility>
+
+#include "cli/output_file.hpp"
 
 namespace packjit {
 namespace {
@@ -28,23 +29,23 @@ int terminal_columns() {
   return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-[[noreturn]] void throw_write_error(int error) {
-  throw std::invalid_argument(fmt::format("cannot write to standard output: {}; the result is incomplete",
-                                          std::generic_category().message(error)));
+[[noreturn]] void fail(int error) {
+  throw_write_error(error, fmt::format("cannot write to standard output: {}; the result is incomplete",
+                                       std::generic_category().message(error)));
 }
 
 }  // namespace
 
 void print_result(std::string_view text) {
   errno = 0;
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) throw_write_error(errno);
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) fail(errno);
 }
 
 void flush_results() {
   errno = 0;
-  if (std::fflush(stdout) != 0) throw_write_error(errno);
+  if (std::fflush(stdout) != 0) fail(errno);
   // An earlier write failed whose status the caller dropped; the reason is gone by now.
-  if (std::ferror(stdout) != 0) throw_write_error(EIO);
+  if (std::ferror(stdout) != 0) fail(EIO);
 }
 
 // Written here because Debian 12 packages no C++ library for progress bars.

@@ -7,8 +7,8 @@
 
 namespace packjit {
 
-/// Writes to standard output; throws std::invalid_argument with the system's reason where that fails (a full disk, a
-/// closed stream). Data may be held back until `flush_results`.
+/// Writes to standard output; throws as throw_write_error() does where that fails (a full disk, a closed stream). Data
+/// may be held back until `flush_results`.
 void print_result(std::string_view text);
 /// Hands everything printed to the system; throws as print_result. main.cpp calls it after every subcommand.
 void flush_results();

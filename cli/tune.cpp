@@ -246,12 +246,12 @@ void register_tune(CLI::App& app) {
       ->add_option("--lengths", options->lengths,
                    "a real mix in place of all buckets: file of lengths, of which the first --rows full rows of "
                    "--pack-length tokens are one batch")
-      ->check(not_empty("a file"));
+      ->type_name("FILE");
   command->add_option("--rows", shape.rows, "rows of the batch, for --lengths");
   command->add_option("--pack-length", shape.pack_length, "tokens of a row, for --lengths");
   command->add_option("--method", shape.method, "how --lengths are packed, local-greedy by default");
   command->add_option("--from-capture", options->capture, "shapes that PACKJIT_CAPTURE recorded in an application")
-      ->check(not_empty("a file"));
+      ->type_name("FILE");
   command->add_option("--budget", run.seconds, "seconds for everything; the same command goes on from there")
       ->capture_default_str();
   command->add_option("--most", options->most, "seconds for one target at most (its share of what is left)");
@@ -259,7 +259,7 @@ void register_tune(CLI::App& app) {
   command->add_flag("--again", run.again, "also what the database has for the present versions");
   command->add_option("--seed", options->seed, "of the order of candidates")->capture_default_str();
   command->add_option("--report", options->report, "folder for a page in Markdown and a picture of each target")
-      ->check(not_empty("a folder"));
+      ->type_name("FOLDER");
   command->add_flag("--json", options->json, "print JSON, with every candidate's time");
   command->callback([options, command] {
     for (const char* name : {"--d-state", "--conv-width", "--dtype"}) {

@@ -217,9 +217,10 @@ void register_verify(CLI::App& app) {
   const auto options = std::make_shared<VerifyOptions>();
   command->add_option("--device", options->device, "auto, cuda or host")->capture_default_str();
   CLI::Option* one_case =
-      command->add_option("--case", options->case_file, "check this one case (docs/case_format.md)");
+      command->add_option("--case", options->case_file, "check this one case (docs/case_format.md)")->type_name("FILE");
   CLI::Option* lengths =
-      command->add_option("--lengths", options->lengths_file, "check rows packed from these document lengths");
+      command->add_option("--lengths", options->lengths_file, "check rows packed from these document lengths")
+          ->type_name("FILE");
   // A case says all of this itself, and the built-in cases have sizes of their own.
   const auto of_lengths = [=](CLI::Option* option) {
     option->needs(lengths);

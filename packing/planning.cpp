@@ -39,6 +39,9 @@ constexpr CostTable kStoredTable = {"NVIDIA H200", "2026-12-02", kSource, 4096, 
 /// Bytes an element of the scan's backward workspace without checkpoints, as docs/design.md says.
 constexpr std::int64_t kPartialSumBytes = 2;
 constexpr std::int64_t kShortestPackLength = 512;
+/// Their bytes, 16 a parameter at most, are numbers of 64 bits with room for what is added to them. The limits of the
+/// single sizes keep the sum of all parameters itself below 2^61.
+constexpr std::int64_t kMostParameters = std::int64_t{1} << 58;
 /// What sequences are padded to where the user does not say.
 constexpr std::int64_t kUsualPaddedLength = 2048;
 /// A longer pack length is preferred where a step holds at least this share of the most tokens that any choice holds.
@@ -136,6 +139,7 @@ ParameterCount parameters_of(const MambaShape& shape) {
   count.embedding = shape.padded_vocabulary() * shape.d_model;
   count.final_norm = shape.d_model;
   count.total = shape.layers * count.layer + count.embedding + count.final_norm;
+  check("parameters (by layers, d_model and expand)", count.total, 1, kMostParameters);
   return count;
 }
 

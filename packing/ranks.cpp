@@ -230,8 +230,14 @@ RankBalance balance_of(std::span<const PackPlan> plans) {
   balance.ranks = static_cast<std::int64_t>(plans.size());
   balance.steps = static_cast<std::int64_t>(plans.front().calls.size());
   const PackOptions& options = plans.front().options;
-  const std::int64_t slots_of_call = options.rows_per_call * options.pack_length;
-  balance.slots = balance.ranks * balance.steps * slots_of_call;
+  const std::int64_t slots_of_call = options.rows_per_call * options.pack_length;  // below 2^62
+  if (__builtin_mul_overflow(balance.ranks * balance.steps, slots_of_call, &balance.slots)) {
+    throw std::invalid_argument("packing: " + std::to_string(balance.ranks) + " ranks with " +
+                                std::to_string(balance.steps) + " calls of " + std::to_string(options.rows_per_call) +
+                                " rows of " + std::to_string(options.pack_length) +
+                                " tokens each have more token slots than 64 bits count; lower the rows per call or the "
+                                "pack length");
+  }
   const auto [fewest, most] = std::minmax_element(
       plans.begin(), plans.end(), [](const PackPlan& a, const PackPlan& b) { return a.tokens < b.tokens; });
   balance.fewest_tokens = fewest->tokens;

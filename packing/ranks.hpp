@@ -43,7 +43,7 @@ struct NamedRankDivision {
 /// The plans of all ranks as one, whose call s has the rows of all ranks at step s, rank after rank.
 [[nodiscard]] PackPlan joined(std::span<const PackPlan> plans);
 
-/// How equal the ranks' work is.
+/// How equal the ranks' work is. Throws std::invalid_argument where the slots do not fit into 64 bits.
 struct RankBalance {
   std::int64_t ranks = 0, steps = 0;
   std::int64_t slots = 0;                           ///< tokens of all ranks and steps, padding included

@@ -22,15 +22,9 @@ CacheLocation cache_location() {
       location.bytes = bytes;
     }
   }
-  if (const auto folder = environment("PACKJIT_CACHE_DIR")) {
-    location.path = *folder;
-  } else if (const auto caches = environment("XDG_CACHE_HOME"); caches && caches->front() == '/') {
-    location.path = *caches + "/packjit";
-  } else if (const auto home = environment("HOME")) {
-    location.path = *home + "/.cache/packjit";
-  } else {
-    location.problem = "none of PACKJIT_CACHE_DIR, XDG_CACHE_HOME and HOME is set; set PACKJIT_CACHE_DIR to a folder";
-  }
+  const UserFolder folder = user_folder("PACKJIT_CACHE_DIR", "XDG_CACHE_HOME", ".cache");
+  location.path = folder.path;
+  location.problem = folder.problem;
   return location;
 }
 

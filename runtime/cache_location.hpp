@@ -17,8 +17,7 @@ struct CacheLocation {
 inline constexpr std::int64_t kDefaultCacheBytes = std::int64_t{1} << 30;  // 1 GiB
 
 /// PACKJIT_CACHE_DIR, else $XDG_CACHE_HOME/packjit, else $HOME/.cache/packjit; PACKJIT_CACHE_BYTES, where 0 turns the
-/// disk cache off and anything but a number leaves the default. A relative XDG_CACHE_HOME is passed over, as its
-/// specification wants.
+/// disk cache off and anything but a number leaves the default.
 [[nodiscard]] CacheLocation cache_location();
 
 }  // namespace packjit

@@ -37,17 +37,11 @@ void take(Database& into, Database from) {
 
 DatabaseLocation database_location() {
   DatabaseLocation location;
-  if (const auto folder = environment("PACKJIT_DATABASE_DIR")) {
-    location.off = *folder == "off";
-    if (!location.off) location.folder = *folder;
-  } else if (const auto data = environment("XDG_DATA_HOME"); data && data->front() == '/') {
-    location.folder = *data + "/packjit";
-  } else if (const auto home = environment("HOME")) {
-    location.folder = *home + "/.local/share/packjit";
-  } else {
-    location.problem =
-        "none of PACKJIT_DATABASE_DIR, XDG_DATA_HOME and HOME is set; set PACKJIT_DATABASE_DIR to a folder, or to off";
-  }
+  location.off = environment("PACKJIT_DATABASE_DIR") == "off";
+  if (location.off) return location;
+  const UserFolder folder = user_folder("PACKJIT_DATABASE_DIR", "XDG_DATA_HOME", ".local/share");
+  location.folder = folder.path;
+  if (!folder.problem.empty()) location.problem = folder.problem + ", or to off";
   return location;
 }
 

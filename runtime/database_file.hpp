@@ -22,8 +22,7 @@ struct DatabaseLocation {
   std::string problem;  ///< why there is no folder although none of it is off
 };
 
-/// PACKJIT_DATABASE_DIR, else $XDG_DATA_HOME/packjit, else $HOME/.local/share/packjit. A relative XDG_DATA_HOME is
-/// passed over, as its specification wants.
+/// PACKJIT_DATABASE_DIR, else $XDG_DATA_HOME/packjit, else $HOME/.local/share/packjit.
 [[nodiscard]] DatabaseLocation database_location();
 
 /// The name of a GPU model's files, without ending: "sm_90_132sm_1f2e3d4c".

@@ -7,7 +7,7 @@ namespace packjit {
 // Bad input (a wrong option, shape, dtype, file) is std::invalid_argument everywhere. The other kinds of failure
 // that a caller can act on have a type here. Every message says what was attempted, what was found and what to do.
 
-/// The environment lacks something: a GPU, NVRTC, a driver, a host compiler. Exit status 3.
+/// The environment lacks something: a GPU, NVRTC, a driver, a host compiler, room on a disk. Exit status 3.
 struct EnvironmentError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -22,7 +22,7 @@ struct DriverError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// There is not that much memory, on the GPU or on the host.
+/// There is not that much memory, on the GPU or on the host. Exit status 3.
 struct OutOfMemory : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

@@ -24,4 +24,13 @@ struct Setting {
 /// The value of an environment variable; none when it is unset or empty.
 [[nodiscard]] std::optional<std::string> environment(const char* name);
 
+/// A folder of the user's: what the variable `own` says, else packjit in `xdg`, else packjit in `below_home` of HOME. A
+/// relative `xdg` is passed over, as its specification wants. A relative folder is none: it would be another one in
+/// each working directory.
+struct UserFolder {
+  std::string path;     ///< absolute; empty where there is none
+  std::string problem;  ///< why there is none, and what to do; empty where there is one
+};
+[[nodiscard]] UserFolder user_folder(const char* own, const char* xdg, const std::string& below_home);
+
 }  // namespace packjit

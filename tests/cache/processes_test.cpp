@@ -357,6 +357,13 @@ TEST(CacheLocation, TakesTheFirstThatIsSet) {
   // K31: no home at all.
   EXPECT_EQ(cache_location().problem,
             "none of PACKJIT_CACHE_DIR, XDG_CACHE_HOME and HOME is set; set PACKJIT_CACHE_DIR to a folder");
+  // A relative folder would be another one in each working directory.
+  EXPECT_EQ(with("my cache", "/caches", "/home"), "");
+  EXPECT_EQ(cache_location().problem,
+            "PACKJIT_CACHE_DIR is 'my cache', a relative path, which is another folder in each working directory; set "
+            "PACKJIT_CACHE_DIR to the absolute path of a folder");
+  EXPECT_EQ(with(nullptr, nullptr, "home"), "");
+  EXPECT_EQ(cache_location().problem.substr(0, 35), "HOME is 'home', a relative path, wh");
 }
 
 TEST(CacheLocation, ReadsTheNumberOfBytes) {

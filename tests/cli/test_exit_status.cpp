@@ -45,6 +45,19 @@ TEST(ExitStatus, BadUsageIsTwoWithOneMessageOnStderr) {
   }
 }
 
+TEST(ExitStatus, AFullDiskAndTooLittleMemoryAreTheMachines) {
+  const Outcome disk = packjit("generate conv1d_pack_fwd -o /dev/full 2>&1");
+  EXPECT_EQ(disk.status, 3) << disk.text;
+  EXPECT_NE(disk.text.find("cannot write output file '/dev/full': No space left on device"), std::string::npos)
+      << disk.text;
+#if !defined(PACKJIT_SANITIZE)  // whose shadow memory needs more addresses
+  const std::string line = std::string("ulimit -v 400000; '") + PACKJIT_PROGRAM +
+                           "' bench pack --documents 100000000 --repeats 1 2>/dev/null";
+  const int status = std::system(line.c_str());
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 3) << status;
+#endif
+}
+
 TEST(ExitStatus, UnknownCommandsAreNamed) {
   for (const char* arguments : {"train --help", "train", "train --arch sm_90"}) {
     const Outcome outcome = packjit(std::string(arguments) + " 2>&1");
@@ -55,11 +68,89 @@ TEST(ExitStatus, UnknownCommandsAreNamed) {
 }
 
 TEST(ExitStatus, LostOutputIsAnError) {
-  for (const char* redirection : {">/dev/full", ">&-"}) {
+  const std::pair<const char*, int> kCases[] = {{">/dev/full", 3}, {">&-", 2}};
+  for (const auto& [redirection, status] : kCases) {
     const Outcome outcome = packjit(std::string("--version 2>&1 ") + redirection);
-    EXPECT_EQ(outcome.status, 2) << redirection;
+    EXPECT_EQ(outcome.status, status) << redirection;
     EXPECT_NE(outcome.text.find("cannot write to standard output"), std::string::npos) << outcome.text;
   }
+}
+
+TEST(ExitStatus, AnEmptyPathIsNotAnOptionLeftOut) {
+  // Every option of a subcommand that takes a path, and where it stands in a call that goes no further.
+  const std::pair<const char*, const char*> kCases[] = {
+      {"pack --pack-length 8 --lengths ''", "--lengths: expected a file"},
+      {"pack --pack-length 8 --lengths x --out ''", "--out: expected a file"},
+      {"plan --gpu-memory 80 --model 130m --lengths ''", "--lengths: expected a file"},
+      {"generate conv1d_pack_fwd -o ''", "--output: expected a file"},
+      {"compile conv1d_pack_fwd --source ''", "--source: expected a file"},
+      {"compile conv1d_pack_fwd -o ''", "--output: expected a file or a folder"},
+      {"compile conv1d_pack_fwd --bundle ''", "--bundle: expected a file"},
+      {"explain conv1d_pack_fwd --database ''", "--database: expected a file"},
+      {"db show ''", "FILE: expected a file"},
+      {"db check ''", "FILE: expected a file"},
+      {"db merge ''", "FILE: expected a file"},
+      {"db merge x -o ''", "--output: expected a file"},
+      {"db prune ''", "FILE: expected a file"},
+      {"db diff x ''", "FILE: expected a file"},
+      {"cache export ''", "FILE: expected a file"},
+      {"cache import ''", "FILE: expected a file"},
+      {"run ssm_pack_fwd --out y --in ''", "--in: expected a file"},
+      {"run ssm_pack_fwd --in x --out ''", "--out: expected a file"},
+      {"run ssm_pack_fwd --in x --out y --source ''", "--source: expected a file"},
+      {"verify --case ''", "--case: expected a file"},
+      {"verify --lengths ''", "--lengths: expected a file"},
+      {"bench ops --lengths ''", "--lengths: expected a file"},
+      {"bench ops --peers ''", "--peers: expected a Python interpreter"},
+      {"tune --dim 64 --lengths ''", "--lengths: expected a file"},
+      {"tune --from-capture ''", "--from-capture: expected a file"},
+      {"tune --dim 64 --report ''", "--report: expected a folder"},
+  };
+  for (const auto& [arguments, said] : kCases) {
+    const Outcome outcome = packjit(std::string(arguments) + " 2>&1");
+    EXPECT_EQ(outcome.status, 2) << arguments;
+    EXPECT_EQ(outcome.text.rfind(std::string("packjit: ") + said + ", found ''", 0), 0U) << outcome.text;
+  }
+}
+
+TEST(ExitStatus, AnEmptyTextIsNoValueOfAnyOption) {
+  for (const char* arguments : {"pack --method ''", "explain ssm_pack_fwd --arch ''", "generate ''", "tune --dtype ''",
+                                "compile ssm_pack_fwd --d-state ''", "compile ssm_pack_fwd --set ''"}) {
+    const Outcome outcome = packjit(std::string(arguments) + " 2>&1");
+    EXPECT_EQ(outcome.status, 2) << arguments;
+    EXPECT_NE(outcome.text.find(": expected a"), std::string::npos) << outcome.text;
+  }
+}
+
+TEST(ExitStatus, NumbersAreDecimalAndWhole) {
+  const std::pair<const char*, const char*> kCases[] = {
+      {"pack --pack-length ''", "--pack-length: expected a decimal integer of at most 64 bits, found ''"},
+      {"pack --pack-length 0x10", "--pack-length: expected a decimal integer of at most 64 bits, found '0x10'"},
+      {"pack --pack-length 1e3", "found '1e3'"},
+      {"pack --pack-length ' 8'", "found ' 8'"},
+      {"pack --epoch 9223372036854775808", "found '9223372036854775808'"},
+      {"tune --dim 64 6x", "--dim: expected a decimal integer of at most 64 bits, found '6x'"},
+      {"bench map --seed -1", "--seed: expected a decimal integer of at most 64 bits, not negative, found '-1'"},
+      {"plan --gpu-memory 0x1p4", "--gpu-memory: expected a decimal number such as 0.5, found '0x1p4'"},
+      {"plan --gpu-memory 80GB", "found '80GB'"},
+      {"bench map --repeats 2147483648", "--repeats = 2147483648: expected a smaller number"},
+      // What a check says after that is of the number as it was meant.
+      {"verify --lengths x --rows 02000", "--rows: Value 2000 not in range 1 to 1024"},
+      {"bench map --repeats 00", "repeats 0 must all be at least 1"},
+  };
+  for (const auto& [arguments, said] : kCases) {
+    const Outcome outcome = packjit(std::string(arguments) + " 2>&1");
+    EXPECT_EQ(outcome.status, 2) << arguments;
+    EXPECT_NE(outcome.text.find(said), std::string::npos) << outcome.text;
+  }
+}
+
+TEST(ExitStatus, ALeadingZeroIsNotOctal) {
+  const Outcome outcome = packjit("pack --pack-length 0512 --cut 00000000512 --lengths '" PACKJIT_ROOT
+                                  "/tests/cli/documents_to_cut.jsonl' --json 2>&1");
+  EXPECT_EQ(outcome.status, 0) << outcome.text;
+  EXPECT_NE(outcome.text.find("\"pack_length\": 512,"), std::string::npos) << outcome.text;
+  EXPECT_NE(outcome.text.find("\"cut\": 512,"), std::string::npos) << outcome.text;
 }
 
 TEST(ExitStatus, TuningWithoutAGpuSaysWhatCanBeDoneInstead) {

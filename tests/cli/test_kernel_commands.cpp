@@ -107,6 +107,8 @@ TEST(Generate, RefusesWhatIsOutOfRangeOrUnknown) {
   expect_error("generate ssm_pack_fwd --set block=64 --set block=128", 2, "block is set twice");
   const std::string itself = PACKJIT_BENCH_DATA "/mixed_lengths.txt";  // any file
   expect_error("run ssm_pack_fwd --in " + itself + " --out " + itself, 2, "--in and --out are the same file");
+  expect_error("run ssm_pack_fwd --in no-such-file --source " + itself + " --out " + itself, 2,
+               "--source and --out are the same file");
   expect_error("generate ssm_pack_fwd --arch hopper", 2, "sm_90");
   expect_error("generate ssm_pack_fwd --target tpu", 2, "cuda or host");
   expect_error("generate ssm_pack_fwd -o /no/such/folder/kernel.cu", 2, "/no/such/folder/kernel.cu");
@@ -132,6 +134,8 @@ TEST(Compile, ReportsAndWritesImagesForEachArchitecture) {
 
 TEST(Bench, MapRefusesWhatItCannotMeasure) {
   expect_error("bench map --tokens 0", 2, "tokens 0");
+  expect_error("bench map --rows 4294967296 --tokens 4294967296", 2, "at most 2147483647 tokens");
+  expect_error("bench map --dim 4294967296", 2, "dim 4294967296");
   expect_error("bench map --shortest 9 --longest 8", 2, "lengths rise from 9 to 8");
 }
 
@@ -197,6 +201,21 @@ TEST(Compile, AFailureLeavesTheOutputAsItWas) {
   EXPECT_EQ(read(folder.path / "kept.cubin"), "before");
 }
 
+TEST(Compile, AnOutputDoesNotReplaceTheSource) {
+  const Folder folder;
+  const std::string source = packjit("generate conv1d_pack_fwd").text;
+  for (const char* name : {"kernel.ptx", "conv1d_pack_fwd.sm_90.ptx"}) std::ofstream(folder.path / name) << source;
+  fs::create_symlink("kernel.ptx", folder.path / "link");
+  const std::string compile = "compile conv1d_pack_fwd --arch sm_90 --source ";
+  expect_error(compile + folder.quoted("kernel.ptx") + " --bundle " + folder.quoted("link"), 2,
+               "--source and --bundle are the same file");
+  expect_error(compile + folder.quoted("link") + " -o " + folder.quoted("kernel.ptx"), 2,
+               "--source and -o are the same file");
+  expect_error(compile + folder.quoted("conv1d_pack_fwd.sm_90.ptx") + " -o " + folder.quoted(""), 2,
+               "conv1d_pack_fwd.sm_90.ptx', which the results would replace");
+  for (const char* name : {"kernel.ptx", "conv1d_pack_fwd.sm_90.ptx"}) EXPECT_EQ(read(folder.path / name), source);
+}
+
 TEST(Compile, RefusesBadArchitecturesAndOutputs) {
   expect_error("compile conv1d_pack_fwd --arch sm_1", 2, "sm_90");
   expect_error("compile conv1d_pack_fwd --arch sm_90,", 2, "separated by commas");
@@ -249,6 +268,13 @@ TEST(Inspect, ShowsTheConfigThatAShapeGetsAsExplainDoes) {
   EXPECT_EQ(built_in["config"]["segments"], "off");
   EXPECT_TRUE(built_in["config_origin"].is_null());
   expect_error("inspect " + shape + " --set tile_tokens=0", 2, "tile_tokens");
+}
+
+// The product of 2^40 tokens and 2^24 channels is 0 in 64 bits, which was taken for no work at all.
+TEST(Explain, ElementsBeyond64BitsAreRefused) {
+  const std::string question = "explain conv1d_pack_fwd --arch sm_90 --tokens 1099511627776 --dim ";
+  expect_error(question + "16777216", 2, "--dim: Value 16777216 not in range 1 to 4194304");
+  EXPECT_EQ(json_of(question + "4194304 --json")["config"]["vector"], "8");  // as where there is much work
 }
 
 TEST(Inspect, CountsTheConfigsToChooseFrom) {

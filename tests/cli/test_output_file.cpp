@@ -13,6 +13,7 @@
 #include <string>
 
 #include "cli/output_file.hpp"
+#include "runtime/errors.hpp"
 #include "runtime/temporary_paths.hpp"
 
 namespace packjit {
@@ -38,12 +39,12 @@ class OutputFileTest : public testing::Test {
     return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()));
   }
   /// What the message of a failing call must hold besides the path.
-  template <typename Call>
+  template <typename Error = std::invalid_argument, typename Call>
   void expect_refusal(Call call, const std::string& path, const std::string& reason) {
     try {
       call();
       FAIL() << "no error for " << path;
-    } catch (const std::invalid_argument& error) {
+    } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find("'" + path + "'"), std::string::npos) << error.what();
       EXPECT_NE(std::string(error.what()).find(reason), std::string::npos) << error.what();
     }
@@ -132,7 +133,8 @@ TEST_F(OutputFileTest, FollowsSymbolicLinks) {
 TEST_F(OutputFileTest, ADeviceIsWrittenAndNotReplaced) {
   write_output_file("/dev/null", "text");
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
-  expect_refusal([] { write_output_file("/dev/full", "text"); }, "/dev/full", "No space left on device");
+  expect_refusal<EnvironmentError>([] { write_output_file("/dev/full", "text"); }, "/dev/full",
+                                   "No space left on device");
 }
 
 }  // namespace

@@ -341,6 +341,11 @@ TEST(DatabaseLocation, TakesTheFirstThatIsSet) {
   EXPECT_EQ(with(nullptr, nullptr, nullptr).problem,
             "none of PACKJIT_DATABASE_DIR, XDG_DATA_HOME and HOME is set; set PACKJIT_DATABASE_DIR to a folder, or to "
             "off");
+  // A relative folder would be another one in each working directory.
+  EXPECT_EQ(with("Off", "/data", "/h").folder, "");
+  EXPECT_EQ(with("Off", "/data", "/h").problem,
+            "PACKJIT_DATABASE_DIR is 'Off', a relative path, which is another folder in each working directory; set "
+            "PACKJIT_DATABASE_DIR to the absolute path of a folder, or to off");
 }
 
 }  // namespace

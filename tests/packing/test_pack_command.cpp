@@ -56,6 +56,19 @@ TEST_F(PackCommand, JsonHasTheFillRate) {
   EXPECT_EQ(errors_, "");
 }
 
+TEST_F(PackCommand, ThePlanDoesNotReplaceTheLengths) {
+  write("lengths", "5\n4\n");
+  std::filesystem::create_symlink("lengths", folder_ / "link");
+  std::filesystem::create_hard_link(folder_ / "lengths", folder_ / "other name");
+  for (const char* out : {"lengths", "link", "other name"}) {
+    EXPECT_EQ(pack("--lengths '" + path("lengths") + "' --pack-length 10 --out '" + path(out) + "'"), 2) << out;
+    EXPECT_EQ(errors_, "packjit: --lengths and --out are the same file, '" + path(out) +
+                           "', which the results would replace; name another one\n");
+    EXPECT_EQ(read("lengths"), "5\n4\n");
+  }
+  EXPECT_EQ(pack("--lengths /dev/stdin --pack-length 10 --out /dev/null <'" + path("lengths") + "'"), 0) << errors_;
+}
+
 TEST_F(PackCommand, MillionsOfTinyPiecesAreRefusedAtOnce) {
   write("lengths", "500000\n600000\n");
   ASSERT_EQ(pack("--lengths '" + path("lengths") + "' --pack-length 1"), 2);

@@ -42,6 +42,19 @@ TEST(Parameters, OfOtherPublishedSizes) {
   EXPECT_EQ(parameters_of(mamba_shape_named("130m")).total, 129135360);
 }
 
+// By hand, d_inner 2^26, dt_rank 2^16: a layer 2^47 + 5 * 2^26 + 2^26 (2^16 + 32) + 2^26 (2^16 + 1) + 17 * 2^26 + 2^46
+// + 2^20 = 219,906,017,591,296; 10,000 of them and 50,281 * 2^20. 16 bytes each are more than 2^64.
+TEST(Parameters, AsManyAsNoMemoryHoldsAreRefused) {
+  try {
+    (void)parameters_of({10000, 1 << 20, 16, 64});
+    FAIL();
+  } catch (const std::invalid_argument& error) {
+    EXPECT_STREQ(error.what(),
+                 "plan: parameters (by layers, d_model and expand) must be from 1 to 288230376151711744, found "
+                 "2199060228636409856");
+  }
+}
+
 TEST(Parameters, TheVocabularyIsRoundedUp) {
   EXPECT_EQ((MambaShape{1, 16, 16, 2, 4, 50277}).padded_vocabulary(), 50280);
   EXPECT_EQ((MambaShape{1, 16, 16, 2, 4, 50280}).padded_vocabulary(), 50280);

@@ -107,6 +107,23 @@ TEST(Ranks, DivisionsHaveNames) {
   }
 }
 
+// (2^31 - 1)^2 slots a call: twice that is just below 2^63, three times beyond.
+TEST(Ranks, SlotsBeyond64BitsAreRefused) {
+  const auto plans = [](std::int64_t ranks) {
+    return plan_ranks(pack_method_named("next-fit"), documents({1, 1, 1}), options(kMaximumLength, kMaximumLength),
+                      ranks);
+  };
+  EXPECT_EQ(balance_of(plans(2)).slots, 9223372028264841218);
+  try {
+    (void)balance_of(plans(3));
+    FAIL();
+  } catch (const std::invalid_argument& error) {
+    EXPECT_STREQ(error.what(),
+                 "packing: 3 ranks with 1 calls of 2147483647 rows of 2147483647 tokens each have more token slots "
+                 "than 64 bits count; lower the rows per call or the pack length");
+  }
+}
+
 TEST(Ranks, RefusesANumberOutOfRange) {
   for (const std::int64_t ranks : {0, -1, 65537}) {
     EXPECT_THROW((void)plan_ranks(pack_methods()[0], documents({1}), options(4), ranks), std::invalid_argument);
