@@ -120,20 +120,14 @@ def test_a_negative_target_is_nothing_to_predict():
 
 @pytest.mark.parametrize("factor", [1.0, torch.tensor(2.0, requires_grad=True)])
 def test_second_derivatives_are_refused(factor):
-    """A gradient penalty, where nothing but the loss itself depends on the inputs, among them."""
+    """What goes through the loss would be missing from them without a word, from a gradient penalty as from a Hessian."""
     hidden, weight, targets, weights = drawn()
     loss = linear_cross_entropy(hidden, weight, targets, weights) * factor
-    gradient, = torch.autograd.grad(loss, hidden, create_graph=True)
+    for further in ({}, {"grad_outputs": torch.ones(2), "is_grads_batched": True}):
+        with pytest.raises(PackjitError, match="double backward is not supported"):
+            torch.autograd.grad(loss, [hidden, weight], create_graph=True, retain_graph=True, **further)
     with pytest.raises(PackjitError, match="double backward is not supported"):
-        (loss + (gradient ** 2).sum()).backward()
-
-
-def test_second_derivatives_of_a_batch_of_gradients_are_refused():
-    """Their graph would end at the gradient, and gradients of it be 0 without a word."""
-    hidden, weight, targets, weights = drawn()
-    loss = linear_cross_entropy(hidden, weight, targets, weights)
-    with pytest.raises(PackjitError, match="double backward is not supported"):
-        torch.autograd.grad(loss, hidden, torch.ones(2), is_grads_batched=True, create_graph=True)
+        torch.autograd.functional.hessian(lambda given: linear_cross_entropy(given, weight, targets, weights), hidden)
 
 
 def test_no_tokens_are_a_loss_of_zero_with_gradients():

@@ -150,12 +150,8 @@ def wants_gradients(tensors: Tuple[Optional[Tensor], ...]) -> bool:
 
 def needs_operators(*douts: Optional[Tensor]) -> bool:
     """Whether a backward has to go through the registered operators."""
-    return torch.is_grad_enabled() or not is_plain(douts) or _are_batched(*douts)
-
-
-def _are_batched(*douts: Optional[Tensor]) -> bool:
-    """Whether they are those of a batch of gradients."""
-    return _functorch_level() is not None or any([dout is not None and _is_batched(dout) for dout in douts])
+    return (torch.is_grad_enabled() or not is_plain(douts)
+            or any([dout is not None and _is_batched(dout) for dout in douts]))
 
 
 # A quick answer for any type of device, where this PyTorch has it.
@@ -173,31 +169,16 @@ def no_second_derivative(name: str) -> PackjitError:
 
 
 def first_derivative(name: str):
-    """For the backward of a torch.autograd.Function: gradients of its gradients are refused, and autocast changes no
-    dtype. PyTorch's once_differentiable refuses only where what the backward is given has a gradient."""
+    """For the backward of a torch.autograd.Function: gradients that shall have gradients (create_graph=True) are refused,
+    since theirs would lack what goes through the function, without a word; and autocast changes no dtype."""
     def decorate(backward):
         def first(ctx, *douts):
-            if torch.is_grad_enabled() and _are_batched(*douts):  # in which _NotTwice would not be seen
+            if torch.is_grad_enabled():
                 raise no_second_derivative(name)
-            with torch.no_grad(), without_autocast(douts[0].device.type):
-                gradients = backward(ctx, *douts)
-            if torch.is_grad_enabled():  # create_graph=True
-                gradients = tuple([None if gradient is None else _NotTwice.apply(gradient.requires_grad_(), name)
-                                   for gradient in gradients])
-            return gradients
+            with without_autocast(douts[0].device.type):
+                return backward(ctx, *douts)
         return first
     return decorate
-
-
-class _NotTwice(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, gradient, name):
-        ctx.name = name
-        return gradient.view_as(gradient)
-
-    @staticmethod
-    def backward(ctx, _):
-        raise no_second_derivative(ctx.name)
 
 
 class EagerConv1dPack(torch.autograd.Function):
