@@ -33,8 +33,9 @@ class Sized(Structure):
             try:
                 setattr(self, name, value)
             except TypeError:
-                from packjit.errors import WrongType  # which imports this module
-                raise WrongType(f"{name} is {value!r}, expected an integer") from None
+                from packjit.errors import whole  # which imports this module
+                value = whole(name, value)
+                setattr(self, name, value)
             if type(value) is int and getattr(self, name) != value:
                 from packjit.errors import BadArgument
                 raise BadArgument(f"{name} is {value}, beyond {8 * getattr(type(self), name).size} bits")

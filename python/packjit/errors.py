@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 
 from packjit import _c
@@ -75,6 +76,14 @@ def choice(name: str, given: str, values: Mapping[str, int]) -> int:
     if not isinstance(given, str) or given not in values:
         raise BadArgument(f"{name} is {given!r}, expected one of {', '.join(values)}")
     return values[given]
+
+
+def whole(name: str, given: object) -> int:
+    """A number of any type that is an integer, NumPy's and PyTorch's among them. Raises WrongType that has `name`."""
+    try:
+        return operator.index(given)
+    except TypeError:
+        raise WrongType(f"{name} is {given!r}, expected an integer") from None
 
 
 _BY_STATUS = {kind.status: kind for kind in (BadArgument, MissingEnvironment, CheckFailed, InternalError,

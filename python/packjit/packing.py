@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import numbers
 import threading
 import weakref
 from typing import Any, Dict, Iterator, Optional, Sequence
@@ -19,7 +18,7 @@ import numpy as np
 
 from packjit import _c
 from packjit._library import check, library
-from packjit.errors import BadArgument, WrongType, choice
+from packjit.errors import BadArgument, choice, whole
 
 METHODS = ("next-fit", "local-greedy", "ffd", "bfd", "length-groups", "balanced")
 LOSS_UNITS = {"token": _c.LOSS_PER_TOKEN, "document": _c.LOSS_PER_DOCUMENT}
@@ -127,9 +126,7 @@ class Packer:
                                    "window": window, "cut": 1 if cut is None else cut}),
                               (0, {"rank": rank, "seed": seed, "open_packs": open_packs, "cut_slack": cut_slack or 0})):
             for name, value in values.items():
-                if not isinstance(value, numbers.Integral):
-                    raise WrongType(f"Packer: {name} is {value!r}, expected an integer")
-                if not least <= value < 2**63:
+                if not least <= whole(f"Packer: {name}", value) < 2**63:
                     raise BadArgument(f"Packer: {name} is {value}, expected at least {least} and less than 2**63")
         options = _c.packjit_packer_options(
             method=str(method).encode(), pack_length=pack_length, rows=rows, ranks=ranks, rank=rank, seed=seed,
@@ -186,11 +183,12 @@ class Packer:
         missing = {"epoch", "step", "fingerprint"} - set(state)
         if missing:
             raise BadArgument(f"Packer: the state lacks {', '.join(sorted(missing))}; expected what state_dict() gave")
+        state = {name: whole(f"Packer: cannot resume: {name}", state[name]) for name in ("epoch", "step", "fingerprint")}
         for name, bits in (("epoch", 63), ("step", 63), ("fingerprint", 64)):  # ctypes would drop further bits
             if not 0 <= state[name] < 1 << bits:
                 raise BadArgument(f"Packer: cannot resume: expected {name} to be from 0 to {(1 << bits) - 1}, found "
                                   f"{state[name]}")
-        position = _c.packjit_packer_position(**{name: state[name] for name in ("epoch", "step", "fingerprint")})
+        position = _c.packjit_packer_position(**state)
         with self._lock:
             check(library().packjit_packer_resume(self._handle, ctypes.byref(position)))
 

@@ -217,6 +217,15 @@ def test_bad_input_is_refused_with_its_name(arguments, options, message):
     assert message in str(failure.value)
 
 
+def test_numbers_of_any_integer_type_are_taken():
+    packer = Packer([3, 4, 5], pack_length=np.array(8), seed=np.int64(3))
+    packer.load_state_dict({name: np.array(value, np.uint64) for name, value in packer.state_dict().items()})
+    assert packer.state_dict() == Packer([3, 4, 5], pack_length=8, seed=3).state_dict()
+    with pytest.raises(TypeError, match="cannot resume: epoch is '0', expected an integer"):
+        packer.load_state_dict({**packer.state_dict(), "epoch": "0"})
+
+
+
 def test_tokens_that_are_not_those_of_the_lengths_are_refused():
     step = Packer([3, 5, 2, 9], 8).next()
     assert step.gather(list(range(19))).shape == (1, 8)
