@@ -44,21 +44,29 @@ std::string read_all(int descriptor) {
   }
 }
 
-/// Runs its arguments as they are and prints the exit status behind what they print. How a child of ours has ended
-/// cannot be relied on: it is lost where the application ignores SIGCHLD or waits for any child. A fork() of ours that
-/// waits would be one of the whole application, with its memory and its handlers.
-constexpr const char* kRunAndTell = R"("$@"; printf '\n%d' $?)";
+/// Runs its arguments as they are and writes the exit status to descriptor 3, which they do not get. How a child of
+/// ours has ended cannot be relied on: it is lost where the application ignores SIGCHLD or waits for any child. A
+/// fork() of ours that waits would be one of the whole application, with its memory and its handlers.
+constexpr const char* kRunAndTell = R"("$@" 3>&-; printf %d $? >&3)";
+constexpr int kStatusDescriptor = 3;
 
-/// Takes the status off the end of what kRunAndTell printed.
-bool take_status(ChildResult& result) {
-  const std::size_t line = result.output.rfind('\n');
-  if (line == std::string::npos) return false;
-  const char* const begin = result.output.data() + line + 1;
-  const char* const end = result.output.data() + result.output.size();
-  const auto [stop, error] = std::from_chars(begin, end, result.status);
-  if (error != std::errc() || stop != end) return false;
-  result.output.resize(line);
-  return true;
+struct Pipe {
+  int out, in;
+};
+/// With descriptors beyond those that the child gets, also where the application has closed some of these.
+Pipe make_pipe(const std::string& program) {
+  constexpr int kBeyond = 10;
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) raise(errno, "making a pipe for " + program);
+  const Pipe moved = {fcntl(ends[0], F_DUPFD_CLOEXEC, kBeyond), fcntl(ends[1], F_DUPFD_CLOEXEC, kBeyond)};
+  const int error = errno;
+  close(ends[0]);
+  close(ends[1]);
+  if (moved.out >= 0 && moved.in >= 0) return moved;
+  for (const int end : {moved.out, moved.in}) {
+    if (end >= 0) close(end);
+  }
+  raise(error, "making a pipe for " + program);
 }
 
 }  // namespace
@@ -75,12 +83,12 @@ ChildResult run_program(const std::vector<std::string>& arguments) {
   std::string locale = "LC_ALL=C";
   std::vector<char*> variables = environment(locale);
 
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) raise(errno, "making a pipe for " + arguments.front());
+  const Pipe output = make_pipe(arguments.front()), status = make_pipe(arguments.front());
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, ends[1], STDERR_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, output.in, STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, output.in, STDERR_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, status.in, kStatusDescriptor);
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   // The shell has to wait, whatever the application ignores or blocks.
   sigset_t none{}, waiting{};
@@ -96,19 +104,21 @@ ChildResult run_program(const std::vector<std::string>& arguments) {
   const int error = posix_spawn(&child, kShell, &actions, &attributes, pointers.data(), variables.data());
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
-  close(ends[1]);
-  if (error != 0) {
-    close(ends[0]);
-    raise(error, std::string("starting ") + kShell + " for " + arguments.front());
-  }
-
+  close(output.in);
+  close(status.in);
   ChildResult result;
-  result.output = read_all(ends[0]);
-  close(ends[0]);
+  std::string told;
+  if (error == 0) {
+    result.output = read_all(output.out);
+    told = read_all(status.out);
+  }
+  close(output.out);
+  close(status.out);
+  if (error != 0) raise(error, std::string("starting ") + kShell + " for " + arguments.front());
   while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
   }
-  if (!take_status(result)) {
-    raise(EINTR, "running " + arguments.front() + ", which ended together with the shell that waits for it");
+  if (std::from_chars(told.data(), told.data() + told.size(), result.status).ec != std::errc()) {
+    raise(ECANCELED, "running " + arguments.front() + ", which ended together with the shell that waits for it");
   }
   return result;
 }

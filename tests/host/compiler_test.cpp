@@ -188,6 +188,12 @@ TEST(ChildProcess, GivesTheArgumentsOnAsTheyAreAndSaysHowItEnded) {
   EXPECT_THROW((void)host::run_program({"/no/such/program"}), std::system_error);
 }
 
+TEST(ChildProcess, WhatAProgramLeavesBehindMayPrintLater) {
+  const host::ChildResult said = host::run_program({"/bin/sh", "-c", "(sleep 0.2; echo late) & echo early; exit 5"});
+  EXPECT_EQ(said.output, "early\nlate\n");
+  EXPECT_EQ(said.status, 5);
+}
+
 TEST(HostCompiler, TemporaryDirectoryIsRemoved) {
   std::string path;
   {
