@@ -55,7 +55,8 @@ const std::vector<const Database*>& ConfigChooser::databases_for(const GpuProper
     model.databases.push_back(&model.user);
     text = counted(model.user);
   } else {
-    text = "no folder of tuning databases: " + location_.problem;
+    text = "no tuning database of the user's";
+    if (log_) log_({LogLevel::warning, fmt::format("tuned entries are not used: {}", location_.problem), {}});
   }
   for (const Database& database : shipped_) {
     if (!database.gpu || database.gpu->arch != gpu.arch) continue;

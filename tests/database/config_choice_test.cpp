@@ -92,6 +92,8 @@ TEST_F(ConfigChoices, WithoutAFolderTheShippedOneIsUsed) {
   ConfigChooser none = chooser(with_library, {"", false, "nothing is set"});
   EXPECT_EQ(none.choose(Spec(Operator::conv1d_pack_fwd), test_gpu(), kWork).outcome, Outcome::exact);
   EXPECT_EQ(accesses(), 0);
+  ASSERT_FALSE(messages.empty());
+  EXPECT_EQ(messages[0], "tuned entries are not used: nothing is set");
 }
 
 TEST_F(ConfigChoices, K49_FilesAreReadAtTheFirstQuestionOnly) {
