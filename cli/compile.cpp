@@ -155,7 +155,10 @@ void run_compile(const CompileOptions& options) {
   if (!options.bundle.empty()) bundle.emplace(options.bundle);
   refuse_same_file("--source", options.source, "--bundle", options.bundle);
   for (const std::string& arch : archs) {
-    for (const fs::path& file : writer.files(spec.op, arch)) refuse_same_file("--source", options.source, "-o", file);
+    for (const fs::path& file : writer.files(spec.op, arch)) {
+      refuse_same_file("--source", options.source, "-o", file);
+      refuse_same_file("--bundle", options.bundle, "-o", file);
+    }
   }
   // That it is off is known before the work is done.
   const auto disk = options.cache ? open_disk_cache(DiskCache::Missing::make) : nullptr;

@@ -130,12 +130,17 @@ void throw_write_error(int error, const std::string& message) {
 
 void refuse_same_file(std::string_view input_option, const std::filesystem::path& input, std::string_view output_option,
                       const std::filesystem::path& output) {
-  std::error_code none;  // what does not exist is no input, or another file
-  // A terminal or /dev/null may be both.
-  if (!std::filesystem::equivalent(input, output, none) || !std::filesystem::is_regular_file(output, none)) return;
+  namespace fs = std::filesystem;
+  if (input.empty() || output.empty()) return;
+  std::error_code none;
+  // A terminal or /dev/null may be both. Two outputs need not be there yet.
+  const bool same = fs::exists(output, none) ? fs::equivalent(input, output, none) && fs::is_regular_file(output, none)
+                                             : fs::weakly_canonical(input, none) == fs::weakly_canonical(output, none);
+  if (!same) return;
   throw std::invalid_argument(
-      fmt::format("{} and {} are the same file, '{}', which the results would replace; name another one", input_option,
-                  output_option, output.string()));
+      fmt::format("{} and {} are the same file, '{}', of which only one would be left; name "
+                  "another one",
+                  input_option, output_option, output.string()));
 }
 
 void write_output_file(const std::filesystem::path& path, std::string_view text) {

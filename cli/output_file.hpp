@@ -47,8 +47,8 @@ class OutputFile {
 /// std::invalid_argument otherwise.
 [[noreturn]] void throw_write_error(int error, const std::string& message);
 
-/// Throws std::invalid_argument where an output would replace the file that it is made from, links included; not where
-/// `output` is empty or not there yet. The options are named as they are typed: "--in".
+/// Throws std::invalid_argument where an output would replace the file that it is made from, or another output, links
+/// included; not where one of them is empty. The options are named as they are typed: "--in".
 void refuse_same_file(std::string_view input_option, const std::filesystem::path& input, std::string_view output_option,
                       const std::filesystem::path& output);
 

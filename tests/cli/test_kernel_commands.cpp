@@ -212,8 +212,14 @@ TEST(Compile, AnOutputDoesNotReplaceTheSource) {
   expect_error(compile + folder.quoted("link") + " -o " + folder.quoted("kernel.ptx"), 2,
                "--source and -o are the same file");
   expect_error(compile + folder.quoted("conv1d_pack_fwd.sm_90.ptx") + " -o " + folder.quoted(""), 2,
-               "conv1d_pack_fwd.sm_90.ptx', which the results would replace");
+               "conv1d_pack_fwd.sm_90.ptx', of which only one would be left");
   for (const char* name : {"kernel.ptx", "conv1d_pack_fwd.sm_90.ptx"}) EXPECT_EQ(read(folder.path / name), source);
+  // Nor one output another, whether it is there yet or not.
+  for (const char* name : {"new.ptx", "kernel.ptx"}) {
+    expect_error("compile conv1d_pack_fwd --arch sm_90 -o " + folder.quoted(name) + " --bundle " + folder.quoted(name),
+                 2, "--bundle and -o are the same file");
+  }
+  EXPECT_FALSE(fs::exists(folder.path / "new.ptx"));
 }
 
 TEST(Compile, RefusesBadArchitecturesAndOutputs) {

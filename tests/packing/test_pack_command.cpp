@@ -63,7 +63,7 @@ TEST_F(PackCommand, ThePlanDoesNotReplaceTheLengths) {
   for (const char* out : {"lengths", "link", "other name"}) {
     EXPECT_EQ(pack("--lengths '" + path("lengths") + "' --pack-length 10 --out '" + path(out) + "'"), 2) << out;
     EXPECT_EQ(errors_, "packjit: --lengths and --out are the same file, '" + path(out) +
-                           "', which the results would replace; name another one\n");
+                           "', of which only one would be left; name another one\n");
     EXPECT_EQ(read("lengths"), "5\n4\n");
   }
   EXPECT_EQ(pack("--lengths /dev/stdin --pack-length 10 --out /dev/null <'" + path("lengths") + "'"), 0) << errors_;
