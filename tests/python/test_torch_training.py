@@ -267,6 +267,13 @@ def test_a_checkpoint_of_an_older_version_is_refused(train, text, tmp_path):
         train.main(["--text", str(text), "--out", str(tmp_path), *SMALL, "--resume"])
 
 
+@pytest.mark.parametrize("contents", [b"", b"garbage"])
+def test_a_damaged_checkpoint_is_refused(train, text, tmp_path, contents):
+    (tmp_path / "checkpoint.pt").write_bytes(contents)
+    with pytest.raises(SystemExit, match="--resume: .*checkpoint.pt cannot be read .*: it is damaged"):
+        train.main(["--text", str(text), "--out", str(tmp_path), *SMALL, "--resume"])
+
+
 def test_monitors_say_what_was_packed(train, tmp_path):
     (tmp_path / "text.txt").write_bytes(b"\n\n".join([b"x" * 15] * 64))  # 16 tokens each, with the end
     train.main(["--text", str(tmp_path / "text.txt"), "--out", str(tmp_path / "out"), *SMALL, "--updates", "2"])
