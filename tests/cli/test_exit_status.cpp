@@ -133,7 +133,7 @@ TEST(ExitStatus, NumbersAreDecimalAndWhole) {
       {"bench map --seed -1", "--seed: expected a decimal integer of at most 64 bits, not negative, found '-1'"},
       {"plan --gpu-memory 0x1p4", "--gpu-memory: expected a decimal number such as 0.5, found '0x1p4'"},
       {"plan --gpu-memory 80GB", "found '80GB'"},
-      {"bench map --repeats 2147483648", "--repeats = 2147483648: expected a smaller number"},
+      {"bench map --repeats 2147483648", "--repeats = 2147483648: expected a number that is nearer to 0"},
       // What a check says after that is of the number as it was meant.
       {"verify --lengths x --rows 02000", "--rows: Value 2000 not in range 1 to 1024"},
       {"bench map --repeats 00", "repeats 0 must all be at least 1"},
