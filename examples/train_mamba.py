@@ -449,8 +449,8 @@ def read_checkpoint(given) -> dict:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # of many types; what they advise is for files that are whole
-        raise refused(f"--resume: {path} cannot be read ({type(error).__name__}): it is damaged; put a copy of it there, "
-                      "or give another --out to begin anew") from error
+        raise refused(f"--resume: {path} cannot be read ({type(error).__name__}): it is damaged; put a copy of it "
+                      "there, or give another --out to begin anew") from error
     if not isinstance(state, dict) or state.get("format") != "packjit-training" or state.get("version") != 2:
         raise refused(f"--resume: {path} is not a checkpoint of this program, version 2; give another --out to "
                       "begin anew")

@@ -183,7 +183,8 @@ class Packer:
         missing = {"epoch", "step", "fingerprint"} - set(state)
         if missing:
             raise BadArgument(f"Packer: the state lacks {', '.join(sorted(missing))}; expected what state_dict() gave")
-        state = {name: whole(f"Packer: cannot resume: {name}", state[name]) for name in ("epoch", "step", "fingerprint")}
+        state = {name: whole(f"Packer: cannot resume: {name}", state[name])
+                 for name in ("epoch", "step", "fingerprint")}
         for name, bits in (("epoch", 63), ("step", 63), ("fingerprint", 64)):  # ctypes would drop further bits
             if not 0 <= state[name] < 1 << bits:
                 raise BadArgument(f"Packer: cannot resume: expected {name} to be from 0 to {(1 << bits) - 1}, found "

@@ -120,7 +120,7 @@ def test_a_negative_target_is_nothing_to_predict():
 
 @pytest.mark.parametrize("factor", [1.0, torch.tensor(2.0, requires_grad=True)])
 def test_second_derivatives_are_refused(factor):
-    """What goes through the loss would be missing from them without a word, from a gradient penalty as from a Hessian."""
+    """What goes through the loss would be missing from a gradient penalty or a Hessian, without a word."""
     hidden, weight, targets, weights = drawn()
     loss = linear_cross_entropy(hidden, weight, targets, weights) * factor
     for further in ({}, {"grad_outputs": torch.ones(2), "is_grads_batched": True}):

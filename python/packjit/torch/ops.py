@@ -169,8 +169,8 @@ def no_second_derivative(name: str) -> PackjitError:
 
 
 def first_derivative(name: str):
-    """For the backward of a torch.autograd.Function: gradients that shall have gradients (create_graph=True) are refused,
-    since theirs would lack what goes through the function, without a word; and autocast changes no dtype."""
+    """For the backward of a torch.autograd.Function: gradients that shall have gradients (create_graph=True) are
+    refused, since theirs would lack what goes through the function, without a word; and autocast changes no dtype."""
     def decorate(backward):
         def first(ctx, *douts):
             if torch.is_grad_enabled():
