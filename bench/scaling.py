@@ -53,7 +53,7 @@ def options(arguments=None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=16384, help="of a packed row")
     parser.add_argument("--cut", type=int, default=REAL_CUT, help="longest document, and length of padded rows")
     parser.add_argument("--padded-rows", type=int, default=8, help="rows of a padded micro-batch")
-    parser.add_argument("--lengths", type=lengths_file, default=str(DATA), help="tokens of a document on each line")
+    parser.add_argument("--lengths", type=lengths_file, default=DATA, help="tokens of a document on each line")
     parser.add_argument("--steps", type=int, default=2, help="different updates that are timed")
     parser.add_argument("--repeats", type=int, default=3, help="of each")
     parser.add_argument("--balance-steps", type=int, default=8, help="different updates whose waiting is measured")

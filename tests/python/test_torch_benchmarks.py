@@ -2,9 +2,7 @@
 
 import importlib.util
 import json
-import os
 import pathlib
-import threading
 
 import pytest
 import scripts
@@ -166,17 +164,6 @@ def test_lengths_that_are_none_are_refused(name, lengths, message, tmp_path, cap
     with pytest.raises(SystemExit) as ended:
         script(name).main(["--lengths", str(tmp_path / "lengths.txt")])
     assert ended.value.code == 2 and message in capsys.readouterr().err
-
-
-def test_lengths_are_read_once(tmp_path):
-    """A pipe was empty when it was read again."""
-    pipe = tmp_path / "lengths"
-    os.mkfifo(pipe)
-    writer = threading.Thread(target=pipe.write_text, args=("5\n7\n",))
-    writer.start()
-    given = script("train_step").options(["--lengths", str(pipe)])
-    writer.join()
-    assert given.lengths == [5, 7]
 
 
 def test_loss_curves_take_the_folder_that_they_run_in(tmp_path, monkeypatch):
