@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
+import functools
 from typing import Optional, Tuple
 
 import torch
@@ -42,19 +42,19 @@ SSM_PACK = Operator(_c.SSM_PACK, "u delta A B C D z delta_bias initial_states", 
                     "dout dfinal_states checkpoints", dense="A D delta_bias initial_states dfinal_states",
                     constant="B C")
 
-def _kinds_of_calls(table: int):
-    """All there are with a table of exchange.py, by (op, direction, fused, any_strides)."""
-    members = "op", "direction", "fused", "any_strides"
-    operators, directions, switch = (_c.CONV1D_PACK, _c.SSM_PACK), (_c.FORWARD, _c.BACKWARD), (False, True)
-    return {call: python_with(table, **dict(zip(members, call)))
-            for call in itertools.product(operators, directions, switch, switch)}
-
 
 def use(table: int) -> None:
-    """From now on calls read tensors through this table."""
-    global _kinds, _addresses
-    _kinds = _kinds_of_calls(table)
-    _addresses = {call: ctypes.addressof(kind) for call, kind in _kinds.items()}
+    """From now on calls read tensors through this table of exchange.py."""
+    global _table
+    _table = table
+    _call.cache_clear()
+
+
+@functools.cache
+def _call(op: int, direction: int, fused: bool, any_strides: bool):
+    """packjit_python_call of this kind, which takes a map and the tensors; made once, when it is first needed."""
+    kind = python_with(_table, op=op, direction=direction, fused=fused, any_strides=any_strides)
+    return functools.partial(call_with_gil(), ctypes.byref(kind))
 
 
 use(TABLE)
@@ -69,7 +69,7 @@ def run(operator: Operator, direction: int, fused: bool, seq_map: packjit.Sequen
     and so are views whose numbers are not those in memory. `any_strides`: there are none of these. Raises PackjitError.
     """
     try:
-        status = call_with_gil()(_addresses[operator.op, direction, bool(fused), any_strides], seq_map.handle, tensors)
+        status = _call(operator.op, direction, bool(fused), any_strides)(seq_map.handle, tensors)
     except Exception:  # PyTorch's, of a tensor that has no memory to describe
         _refuse_unusable(operator.names[direction], tensors, seq_map)
         raise
