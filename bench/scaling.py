@@ -53,7 +53,8 @@ def options(arguments=None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=16384, help="of a packed row")
     parser.add_argument("--cut", type=int, default=REAL_CUT, help="longest document, and length of padded rows")
     parser.add_argument("--padded-rows", type=int, default=8, help="rows of a padded micro-batch")
-    parser.add_argument("--lengths", type=lengths_file, default=DATA, help="tokens of a document on each line")
+    parser.add_argument("--lengths", type=lengths_file, default=str(DATA), help="file or pipe with the tokens of a "
+                        "document on each line")
     parser.add_argument("--steps", type=int, default=2, help="different updates that are timed")
     parser.add_argument("--repeats", type=int, default=3, help="of each")
     parser.add_argument("--balance-steps", type=int, default=8, help="different updates whose waiting is measured")
@@ -109,7 +110,7 @@ class Run:
         on_gpu = given.device == "cuda"
         self.model = train.distributed(MambaLM(config, device=processes.device, checkpoints=given.checkpoints,
                                                fuse=on_gpu), processes, given.shard and processes.count > 1)
-        self.settings = train.options(["--text", str(given.lengths), "--out", ".", "--device", given.device])
+        self.settings = train.options(["--text", str(DATA), "--out", ".", "--device", given.device])
         self.optimizer = train.optimizer_of(self.model, self.settings)
         self.autocast = torch.autocast(given.device, dtype=torch.bfloat16, enabled=on_gpu)
 
@@ -242,10 +243,12 @@ def worker(given) -> None:
 def launched(given, size: str, count: int) -> dict:
     """What the processes wrote; "failed" where they ended early."""
     with tempfile.TemporaryDirectory() as folder:
-        result = pathlib.Path(folder) / "result.json"
-        arguments = [value for name in ("tokens", "cut", "padded_rows", "lengths", "steps", "repeats", "balance_steps",
+        result, lengths = pathlib.Path(folder) / "result.json", pathlib.Path(folder) / "lengths.txt"
+        lengths.write_text("\n".join(map(str, given.lengths)))
+        arguments = [value for name in ("tokens", "cut", "padded_rows", "steps", "repeats", "balance_steps",
                                         "loss_updates", "rows", "timeout", "seed", "device")
                      for value in (f"--{name.replace('_', '-')}", str(getattr(given, name)))]
+        arguments += ["--lengths", str(lengths)]
         arguments += [f"--{name}" for name in ("shard", "checkpoints") if getattr(given, name)]
         environment = {"OMP_NUM_THREADS": "1", **os.environ}
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)] if count > 1 else []

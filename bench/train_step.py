@@ -46,7 +46,8 @@ def options(arguments=None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=16384, help="of the packed row")
     parser.add_argument("--cut", type=int, default=REAL_CUT, help="longest document and length of padded and full rows")
     parser.add_argument("--padded-rows", type=int, default=8, help="rows of a padded micro-batch")
-    parser.add_argument("--lengths", type=lengths_file, default=DATA, help="tokens of a document on each line")
+    parser.add_argument("--lengths", type=lengths_file, default=str(DATA), help="file or pipe with the tokens of a "
+                        "document on each line")
     parser.add_argument("--seed", type=int, default=0, help="which documents")
     parser.add_argument("--repeats", type=int, default=7, help="rounds, at most")
     parser.add_argument("--budget", type=float, default=300, help="seconds for all rounds; three rounds run anyway")

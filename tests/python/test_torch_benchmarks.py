@@ -2,7 +2,9 @@
 
 import importlib.util
 import json
+import os
 import pathlib
+import threading
 
 import pytest
 import scripts
@@ -14,6 +16,17 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 def script(name):
     return scripts.load(ROOT / "bench" / f"{name}.py")
+
+
+def pipe_of(contents: bytes) -> str:
+    """A name of a pipe, which can be read once."""
+    end, begin = os.pipe()
+
+    def write():
+        with open(begin, "wb") as file:
+            file.write(contents)
+    threading.Thread(target=write, daemon=True).start()
+    return f"/dev/fd/{end}"
 
 
 def test_every_way_computes_the_same_documents(tmp_path, capsys):
@@ -40,6 +53,12 @@ def test_documents_are_the_real_lengths():
     assert 16384 - 28 < sum(lengths) <= 16384 and max(lengths) <= 2048 and len(lengths) > 10
     assert lengths == train_step.documents(train_step.options([]))
     assert lengths != train_step.documents(train_step.options(["--seed", "1"]))
+
+
+def test_lengths_may_be_a_pipe():
+    train_step = script("train_step")
+    given = train_step.options(["--lengths", pipe_of(b"4000\n30\n"), "--tokens", "4030"])
+    assert sorted(train_step.documents(given)) == [30, 1952, 2048]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU, and there is one")
@@ -79,7 +98,8 @@ def test_scaling_on_processes_of_the_cpu(tmp_path, capsys, monkeypatch):
                  str(out)]
     assert scaling.main([*arguments, "--gpus", "1"]) == 0
     drawn = ["--plot", str(plot)] if importlib.util.find_spec("matplotlib") else []
-    assert scaling.main([*arguments, "--gpus", "2", "--add", *drawn]) == 0
+    lengths = pipe_of((ROOT / "bench" / "data" / "mixed_lengths.txt").read_bytes())  # those of the first run
+    assert scaling.main([*arguments, "--gpus", "2", "--add", "--lengths", lengths, *drawn]) == 0
     report = json.loads(out.read_text())
     assert (report["device"], report["unit"], report["gpu"]) == ("cpu", "CPU process", {})
     model, compared = report["models"]["tiny"], report["compared"]["tiny"]
