@@ -4,7 +4,6 @@ GPU."""
 from __future__ import annotations
 
 import ctypes
-import numbers
 import weakref
 from typing import Any, Dict
 
@@ -12,7 +11,7 @@ from packjit import _c
 from packjit._library import check, library
 from packjit._tensors import DTYPES, tensor_of
 from packjit.device import Device, handle_of
-from packjit.errors import BadArgument, Uncopyable, WrongType, choice
+from packjit.errors import BadArgument, Uncopyable, WrongType, choice, whole
 from packjit.sequence_map import STORAGES, SequenceMap
 
 _DTYPES = {name: DTYPES[name] for name in ("float32", "float16", "bfloat16")}
@@ -126,7 +125,7 @@ class Conv1dPack(_Operator):
         has = {"bias": bias, "initial_states": initial_states, "final_states": final_states,
                "fp32_weights": fp32_weights}
         super().__init__(device, _c.packjit_operator_options(
-            op=_c.CONV1D_PACK, dtype=choice("dtype", dtype, _DTYPES), conv_width=_positive(conv_width, "conv_width"),
+            op=_c.CONV1D_PACK, dtype=choice("dtype", dtype, _DTYPES), conv_width=_positive("conv_width", conv_width),
             silu=_switch(silu), map_storage=choice("map_storage", map_storage, STORAGES),
             **{name: _switch(value) for name, value in has.items()}), has)
 
@@ -177,7 +176,7 @@ class SsmPack(_Operator):
                "final_states": final_states, "constant_B": constant_B, "constant_C": constant_C,
                "complex_A": complex_A}
         super().__init__(device, _c.packjit_operator_options(
-            op=_c.SSM_PACK, dtype=choice("dtype", dtype, _DTYPES), d_state=_positive(d_state, "d_state"),
+            op=_c.SSM_PACK, dtype=choice("dtype", dtype, _DTYPES), d_state=_positive("d_state", d_state),
             softplus=_switch(softplus), **{name: _switch(value) for name, value in has.items()}), has)
 
     def forward(self, seq_map: SequenceMap, *, u: Any, delta: Any, A: Any, B: Any, C: Any, D: Any = None, z: Any = None,
@@ -215,8 +214,9 @@ def _switch(value: bool) -> int:
     return _c.ON if value else _c.OFF
 
 
-def _positive(value: int, name: str) -> int:
+def _positive(name: str, given: int) -> int:
     """In the C struct 0 stands for the default."""
-    if not isinstance(value, numbers.Integral) or value < 1:
-        raise BadArgument(f"{name} is {value!r}, expected 1 or more")
-    return int(value)
+    value = whole(name, given)
+    if value < 1:
+        raise BadArgument(f"{name} is {value}, expected 1 or more")
+    return value

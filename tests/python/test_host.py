@@ -141,11 +141,12 @@ WRAPPED = {
     "d_state is 1099511627776, beyond 32 bits": lambda host: packjit.SsmPack(host, d_state=2**40),
     "ordinal is 4294967296, beyond 32 bits": lambda host: packjit.Device("host", 2**32),
     "batch is 18446744073709551617, beyond 64 bits": lambda host: packjit.SequenceMap.rows(host, 2**64 + 1, 8),
-    "conv_width is '4', expected 1 or more": lambda host: packjit.Conv1dPack(host, conv_width="4"),
     "kind is 'foo', expected one of auto, gpu": lambda host: packjit.Device("foo"),
     "dtype is 'float64', expected one of float32, float16": lambda host: packjit.SsmPack(host, dtype="float64"),
 }
 OF_ANOTHER_TYPE = {
+    "conv_width is '4', expected an integer": lambda host: packjit.Conv1dPack(host, conv_width="4"),
+    "d_state is 16.0, expected an integer": lambda host: packjit.SsmPack(host, d_state=16.0),
     "ordinal is '1', expected an integer": lambda host: packjit.Device("host", "1"),
     "seqlen is 8.0, expected an integer": lambda host: packjit.SequenceMap.rows(host, 1, 8.0),
     "position_indices: it is a list": lambda host: packjit.SequenceMap.from_position_indices(host, [[0, 1]]),
@@ -179,6 +180,15 @@ def test_numbers_that_c_cannot_hold_are_refused(host, message):
 def test_arguments_of_another_type_are_named(host, message):
     with pytest.raises(TypeError, match=message):
         OF_ANOTHER_TYPE[message](host)
+
+
+@pytest.mark.parametrize("kind", [int, np.int64, np.array])
+def test_numbers_of_any_integer_type_are_taken(host, kind):
+    packjit.Conv1dPack(host, conv_width=kind(4))
+    packjit.SsmPack(host, d_state=kind(16))
+    packjit.SequenceMap.rows(host, kind(1), kind(8), max_sequences=kind(1), max_seqlen=kind(8))
+    with pytest.raises(packjit.BadArgument, match="d_state is 0, expected 1 or more"):
+        packjit.SsmPack(host, d_state=kind(0))
 
 
 def test_strided_arrays_are_taken_as_they_are(host):
