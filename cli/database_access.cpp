@@ -3,25 +3,26 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <limits>
 #include <stdexcept>
+#include <string_view>
 
 #include "runtime/errors.hpp"
+#include "runtime/text_file.hpp"
 
 namespace packjit {
 
 Database read_database(const std::string& path) {
-  const auto refuse = [&](const std::string& problem) {
+  const auto refuse = [&](std::string_view problem) {
     throw std::invalid_argument(fmt::format("cannot read the tuning database '{}': {}", path, problem));
   };
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
-  if (!std::filesystem::exists(status)) refuse("there is no such file");
-  if (!std::filesystem::is_regular_file(status)) refuse("it is not a regular file");
-  std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file.is_open() || file.bad()) refuse("its contents cannot be read; see its permissions");
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) refuse("it is not a regular file");
+  constexpr std::size_t kAny = std::numeric_limits<std::size_t>::max();
+  const std::string text = read_text_file(path, kAny, "", [&](std::string_view reason) {
+    refuse(fmt::format("{}; give a file that packjit tune or packjit db merge wrote", reason));
+  });
   Database database;
   try {
     database = parse_database(text);

@@ -2,13 +2,13 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <fstream>
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "checking/case_file.hpp"
 #include "checking/kernels.hpp"
@@ -23,6 +23,7 @@
 #include "runtime/errors.hpp"
 #include "runtime/host/host_device.hpp"
 #include "runtime/log.hpp"
+#include "runtime/text_file.hpp"
 
 namespace packjit {
 namespace {
@@ -43,21 +44,14 @@ struct VerifyOptions {
   bool json = false;
 };
 
-constexpr std::uintmax_t kLongestCaseFile = std::uintmax_t{1} << 24;  // bytes
+constexpr std::size_t kLongestCaseFile = std::size_t{1} << 24;  // bytes
 
 std::string read_case_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(1 << 16, '\0');
-  std::string whole;
-  while (file) {
-    file.read(text.data(), static_cast<std::streamsize>(text.size()));
-    whole.append(text, 0, static_cast<std::size_t>(file.gcount()));
-    if (whole.size() > kLongestCaseFile) {
-      throw std::invalid_argument(fmt::format("reading case {}: longer than {} bytes", path, kLongestCaseFile));
-    }
-  }
-  if (!file.eof()) throw std::invalid_argument(fmt::format("reading case {}: cannot be read", path));
-  return whole;
+  const auto fail = [&](std::string_view reason) {
+    throw std::invalid_argument(
+        fmt::format("cannot read the case '{}': {}; give a file as docs/case_format.md has it", path, reason));
+  };
+  return read_text_file(path, kLongestCaseFile, fmt::format("it is longer than {} bytes", kLongestCaseFile), fail);
 }
 
 /// Rows of the first call of a plan, as many as asked for, as rows of a case.

@@ -310,6 +310,13 @@ TEST(Verify, RefusesOptionsThatWouldBeIgnored) {
   expect_error("verify --device host --case " + file, 2, "case.json: reading a case: not JSON: parse error at line 1");
 }
 
+TEST(Verify, SaysWhyACaseCannotBeRead) {
+  expect_error(
+      "verify --device host --case no/case.json", 2,
+      "cannot read the case 'no/case.json': No such file or directory; give a file as docs/case_format.md has");
+  expect_error("verify --device host --case /", 2, "cannot read the case '/': Is a directory; give a file");
+}
+
 TEST(Doctor, ReportsWhatIsMissingAndStillSucceeds) {
   const auto found = json_of("doctor --json");
   EXPECT_TRUE(found["nvrtc"]["usable"]);

@@ -196,15 +196,16 @@ class Db(Command):
         newer = self.changed("newer.json", lambda document: document["version"].update(major=2))
         self.assertIn("it has version 2.0, and this packjit reads versions up to 1.x; use a newer packjit for it",
                       self.run_packjit("db", "check", newer, status=4))
-        self.assertIn("there is no such file", self.run_packjit("db", "check", self.path / "none.json", status=2))
+        self.assertIn("No such file or directory", self.run_packjit("db", "check", self.path / "none.json", status=2))
         self.run_packjit("db", "merge", GOLDEN)
         journal = next((self.path / "user").glob("*.json")).with_suffix(".journal")
         journal.write_text("damage\n")
         self.assertIn("it does not begin with a checksum", self.run_packjit("db", "check", status=4))
 
     def test_bad_input(self):
-        self.assertIn("there is no such file", self.run_packjit("db", "show", self.path / "none.json", status=2))
+        self.assertIn("No such file or directory", self.run_packjit("db", "show", self.path / "none.json", status=2))
         self.assertIn("it is not a regular file", self.run_packjit("db", "diff", self.path, GOLDEN, status=2))
+        self.assertIn("Input/output error; give a file", self.run_packjit("db", "show", "/proc/self/mem", status=2))
         self.assertIn("PACKJIT_DATABASE_DIR is off", self.run_packjit("db", "list", status=3, database="off"))
 
     def test_doctor_shows_them(self):
