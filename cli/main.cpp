@@ -89,9 +89,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::ConversionError& error) {
     // The text of a number has been checked by then, so it is one that does not fit into what holds it.
     throw std::invalid_argument(fmt::format(
-        "{}: expected a number that is nearer to 0, or nothing where the option is a flag (packjit COMMAND --help "
-        "lists the options)",
-        error.what()));
+        "{}: expected a number that is nearer to 0 (packjit COMMAND --help lists the options)", error.what()));
   } catch (const CLI::Error& error) {
     throw std::invalid_argument(
         fmt::format("{} (packjit --help lists the subcommands, packjit COMMAND --help the options)", error.what()));

@@ -15,6 +15,9 @@ namespace {
 
 bool is_given(std::string& text) { return !text.empty(); }
 
+/// What the parser makes of a flag without a value, or of one that says so itself.
+bool is_switch(std::string& text) { return text == "true" || text == "false"; }
+
 /// Whether the whole text is a number. Writes an integer without leading zeros: the parser takes them for octal.
 template <typename Number>
 bool is_number(std::string& text) {
@@ -41,8 +44,10 @@ constexpr Kind kKinds[] = {
     {"PYTHON", "a Python interpreter", is_given},
     {"", "a value", is_given},  // any other
 };
+constexpr Kind kFlag = {"", "nothing, true or false behind a flag", is_switch};
 
 const Kind& kind_of(const CLI::Option& option) {
+  if (option.get_expected_max() == 0) return kFlag;
   // Behind the colon are the ranges and names that the option is checked for.
   const std::string type = option.get_type_name();
   const std::string name = option.get_positional() ? option.get_name() : type.substr(0, type.find(':'));
@@ -54,7 +59,6 @@ const Kind& kind_of(const CLI::Option& option) {
 
 void check_option_values(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
-    if (option->get_expected_max() == 0) continue;  // a flag
     const Kind& kind = kind_of(*option);
     const auto check = [&kind](std::string& text) {
       return kind.accepts(text) ? std::string() : fmt::format("expected {}, found '{}'", kind.expected, text);

@@ -145,6 +145,21 @@ TEST(ExitStatus, NumbersAreDecimalAndWhole) {
   }
 }
 
+TEST(ExitStatus, AFlagTakesNoNumber) {
+  for (const char* found : {"99999999999999999999999", "0", "5", "x", "on"}) {
+    for (const char* flag : {"doctor --json=", "pack --pack-length 8 --lengths x --compare=", "cache list --json="}) {
+      const Outcome outcome = packjit(std::string(flag) + found + " 2>&1");
+      EXPECT_EQ(outcome.status, 2) << flag << found;
+      EXPECT_NE(
+          outcome.text.find(std::string(": expected nothing, true or false behind a flag, found '") + found + "'"),
+          std::string::npos)
+          << outcome.text;
+    }
+  }
+  EXPECT_EQ(packjit("inspect conv1d_pack_fwd --arch sm_90 --json=true 2>&1").text.front(), '{');
+  EXPECT_NE(packjit("inspect conv1d_pack_fwd --arch sm_90 --json=false 2>&1").text.front(), '{');
+}
+
 TEST(ExitStatus, ALeadingZeroIsNotOctal) {
   const Outcome outcome = packjit("pack --pack-length 0512 --cut 00000000512 --lengths '" PACKJIT_ROOT
                                   "/tests/cli/documents_to_cut.jsonl' --json 2>&1");
