@@ -444,10 +444,14 @@ def save_checkpoint(given, processes: Processes, model, optimizer, packer: Packe
 def read_checkpoint(given) -> dict:
     """Made by the same kind of run: `given` gets the calls of an update from it where it has none."""
     path = given.out / "checkpoint.pt"
-    if not path.is_file():
-        raise refused(f"--resume: there is no {path}; leave --resume out to begin anew")
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        with path.open("rb") as file:
+            state = torch.load(file, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise refused(f"--resume: there is no {path}; leave --resume out to begin anew") from None
+    except OSError as error:
+        raise refused(f"--resume: {path} cannot be read: {error.strerror}; change who may read it, put a copy of it "
+                      "there, or give another --out to begin anew") from error
     except Exception as error:  # of many types; what they advise is for files that are whole
         raise refused(f"--resume: {path} cannot be read ({type(error).__name__}): it is damaged; put a copy of it "
                       "there, or give another --out to begin anew") from error

@@ -274,6 +274,19 @@ def test_a_damaged_checkpoint_is_refused(train, text, tmp_path, contents):
         train.main(["--text", str(text), "--out", str(tmp_path), *SMALL, "--resume"])
 
 
+def test_a_checkpoint_that_cannot_be_read_is_not_called_damaged(train, text, tmp_path, monkeypatch):
+    arguments = ["--text", str(text), "--out", str(tmp_path), *SMALL, "--resume"]
+    (tmp_path / "checkpoint.pt").mkdir()
+    with pytest.raises(SystemExit, match="--resume: .*checkpoint.pt cannot be read: Is a directory; change who may"):
+        train.main(arguments)
+
+    def refuse(path, mode):
+        raise PermissionError(13, "Permission denied", str(path))
+    monkeypatch.setattr(pathlib.Path, "open", refuse)
+    with pytest.raises(SystemExit, match="--resume: .*checkpoint.pt cannot be read: Permission denied; change who may"):
+        train.main(arguments)
+
+
 def test_monitors_say_what_was_packed(train, tmp_path):
     (tmp_path / "text.txt").write_bytes(b"\n\n".join([b"x" * 15] * 64))  # 16 tokens each, with the end
     train.main(["--text", str(tmp_path / "text.txt"), "--out", str(tmp_path / "out"), *SMALL, "--updates", "2"])
