@@ -21,6 +21,7 @@ Buffers rotate as with `--cache rotating`, and the GPU sleeps while the host lau
 import argparse
 import importlib
 import json
+import os
 import pathlib
 import statistics
 import sys
@@ -29,6 +30,20 @@ import time
 CALLS_PER_REPEAT = 5
 MISSING = 3  # exit status
 PACKAGES = {"torch": "torch", "mamba_ssm": "mamba-ssm", "causal_conv1d": "causal-conv1d"}
+
+
+def output_file(name):
+    """For argparse: a file that can be written, which is found out before the work. bench/reports.py has the
+    same, but packjit carries this script alone."""
+    path = pathlib.Path(name)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{name} is a folder: give the file to write")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{name} cannot be written, since {path.parent} is no folder: make it, or "
+                                         "give another one")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{name} cannot be written: change who may write there, or give another file")
+    return path
 
 
 def options():
@@ -43,7 +58,7 @@ def options():
     parser.add_argument("--dtype", choices=("fp32", "fp16", "bf16"), default="bf16")
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--out", type=pathlib.Path, help="write JSON to this file")
+    parser.add_argument("--out", type=output_file, help="write JSON to this file")
     parser.set_defaults(refuse=parser.error)
     return parser.parse_args()
 

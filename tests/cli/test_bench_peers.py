@@ -44,6 +44,13 @@ class WithoutPackages(unittest.TestCase):
             self.assertEqual(done.returncode, 2)
             self.assertIn(message, done.stderr)
 
+    def test_a_file_that_cannot_be_written_is_refused_before_the_work(self):
+        for name, message in ((str(SCRIPT.parent), "is a folder: give the file to write"),
+                              ("none/peers.json", "cannot be written, since none is no folder")):
+            done = run("--lengths", "5,3", "--out", name)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(message, done.stderr)
+
 
 class Work(unittest.TestCase):
     def given(self, **options):
