@@ -14,25 +14,19 @@ struct CompensatedSum {
   }
 };
 
-// 2^n for whole n from -127 to 127, from a sum n + ROUND_BIAS, whose last bits are n; 2^-127 becomes 0.
-constexpr float ROUND_BIAS = 12582912.0f;  // 1.5 * 2^23: a sum with it is rounded to a whole number
-__device__ __forceinline__ float power_of_two(float biased) {
-  return bits_to_float((float_to_bits(biased) << 23) + 0x3f800000u);
-}
-
-// e^-|x|, relative error below 4e-7 down to the smallest normal number, 0 below: 2^n * 2^f with n + f = -|x| * log2(e), |f| <= 1/2.
-// NaN gives that for 88.
+// e^-|x| as an exponential, times 1 + what rounding has taken from its argument: with p = -|x| * log2(e), rounded,
+// e^-|x| = 2^p * e^r and r = -|x| - p * ln(2). Relative error below 4e-7 down to the smallest normal number, 0 below. NaN gives
+// that for 88.
 __device__ __forceinline__ float exp_minus_abs(float x) {
-  constexpr float kLog2ELow = 1.925963e-8f;  // log2(e) - LOG2_E
-  float a = minimum(x < 0.0f ? -x : x, 88.0f);
-  float biased = fused_multiply_add(-a, LOG2_E, ROUND_BIAS);
-  float f = fused_multiply_add(-a, LOG2_E, ROUND_BIAS - biased);
-  f = fused_multiply_add(-a, kLog2ELow, f);
-  return exp2_flush(f) * power_of_two(biased);
+  constexpr float LN_2_HIGH = 0.6931471824645996f, LN_2_LOW = -1.9046543e-9f;  // together ln(2)
+  float a = minimum(absolute(x), 88.0f), p = a * -LOG2_E;
+  float rest = fused_multiply_add(p, -LN_2_LOW, fused_multiply_add(p, -LN_2_HIGH, -a));
+  float e = exp2_flush(p);
+  return fused_multiply_add(e, rest, e);
 }
 
-// log(1 + e) for 0 <= e <= 1, relative error below 4e-7: e times the polynomial nearest to log(1 + e) / e.
-__device__ __forceinline__ float log1p_unit(float e) {
+// log(1 + e) / e for 0 <= e <= 1, relative error below 4e-7: the nearest polynomial.
+__device__ __forceinline__ float log1p_quotient(float e) {
   float p = -0.008778953f;
   p = fused_multiply_add(p, e, 0.04498663f);
   p = fused_multiply_add(p, e, -0.1090229f);
@@ -40,13 +34,14 @@ __device__ __forceinline__ float log1p_unit(float e) {
   p = fused_multiply_add(p, e, -0.24536866f);
   p = fused_multiply_add(p, e, 0.33284065f);
   p = fused_multiply_add(p, e, -0.49998179f);
-  return fused_multiply_add(p * e, e, e);
+  return fused_multiply_add(p, e, 1.0f);
 }
 
 // log(1 + e^x) = max(x, 0) + log(1 + e^-|x|): relative error below 1e-6 down to the smallest normal result (x = -87); equal
 // to x above 20 in fp32.
 __device__ __forceinline__ float softplus(float x, float exp_minus_abs_x) {
-  return (x <= 0.0f ? 0.0f : x) + log1p_unit(exp_minus_abs_x);  // NaN stays NaN
+  float above_zero = x <= 0.0f ? 0.0f : x;  // NaN stays NaN
+  return fused_multiply_add(log1p_quotient(exp_minus_abs_x), exp_minus_abs_x, above_zero);
 }
 __device__ __forceinline__ float softplus(float x) { return softplus(x, exp_minus_abs(x)); }
 

@@ -59,6 +59,12 @@ __device__ __forceinline__ float exp2_full(float x) {
   asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+// |x|
+__device__ __forceinline__ float absolute(float x) {
+  float y;
+  asm("abs.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 // The smaller of both, the other one where one is NaN.
 __device__ __forceinline__ float minimum(float x, float y) {
   float z;

@@ -79,6 +79,7 @@ inline float exp2_flush(float x) {
   return y < 0x1p-126f ? 0.0f : y;
 }
 inline float exp2_full(float x) { return __builtin_exp2f(x); }
+inline float absolute(float x) { return __builtin_fabsf(x); }
 inline float minimum(float x, float y) { return __builtin_fminf(x, y); }
 inline float reciprocal(float x) { return 1.0f / x; }
 inline float fused_multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }

@@ -52,6 +52,20 @@ __device__ __forceinline__ void write_outputs(const SsmArguments& args, const Se
   });
 }
 
+#if HAS_SOFTPLUS
+// Inputs that change nothing for a lane's tokens that do not exist: softplus(-infinity) = 0, and 0 * 0 = 0.
+__device__ __forceinline__ void stage_missing(const ForwardTile& tile, const TokenShare<FORWARD_GROUP>& share, int place,
+                                              int existing) {
+  const Element zero = from_float(0.0f), minus_infinity = from_float(bits_to_float(0xff800000u));
+#pragma unroll 1
+  for (int k = 0; k < share.kept; ++k) {
+    if (share.first + k < existing) continue;
+    tile.u[place + k * TOKEN_STEP] = zero;
+    tile.delta[place + k * TOKEN_STEP] = minus_infinity;
+  }
+}
+#endif
+
 // FORWARD_GROUP tokens from `first` of the tile on. Of those, `left` are of the sequence; the others change nothing.
 template <bool OUTPUTS>
 __device__ __forceinline__ void run_group(const ForwardTile& tile, int first, int left, const Channel& mine, float bias,
@@ -59,13 +73,21 @@ __device__ __forceinline__ void run_group(const ForwardTile& tile, int first, in
   TokenShare<FORWARD_GROUP> share;
   int place = (first + share.first) * TOKEN_STEP + mine.own * CHANNEL_STEP;
   float dt[share.kept], dt_u[share.kept], y[FORWARD_GROUP];
+#if HAS_SOFTPLUS
+  if (!mine.exists || left < FORWARD_GROUP) stage_missing(tile, share, place, mine.exists ? left : 0);
+#endif
 #pragma unroll
   for (int k = 0; k < share.kept; ++k) {
-    bool exists = mine.exists && share.first + k < left;
     float step = step_size(to_float(tile.delta[place + k * TOKEN_STEP]) + bias);
     float added = step * to_float(tile.u[place + k * TOKEN_STEP]);
+#if HAS_SOFTPLUS
+    dt[k] = step;
+    dt_u[k] = added;
+#else
+    bool exists = mine.exists && share.first + k < left;
     dt[k] = exists ? step : 0.0f;
     dt_u[k] = exists ? added : 0.0f;
+#endif
     if (share.owner) dt_sum += dt[k];
   }
 #pragma unroll

@@ -65,6 +65,7 @@ __device__ __forceinline__ void store_state(float* to, State a) {
 // and the polynomials nearest to sin(r) and cos(r). Rounding n to a whole number leaves its last bits in those of the sum.
 __device__ __forceinline__ State cos_and_sin(float x) {
   constexpr float TWO_BY_PI = 0.6366197723675814f;
+  constexpr float ROUND_BIAS = 12582912.0f;  // 1.5 * 2^23: a sum with it is rounded to a whole number
   constexpr float HALF_PI = 1.5707963705062866f, HALF_PI_LOW = -4.371138828673793e-8f;  // together pi/2
   float biased = fused_multiply_add(x, TWO_BY_PI, ROUND_BIAS), n = biased - ROUND_BIAS;
   float r = fused_multiply_add(-n, HALF_PI_LOW, fused_multiply_add(-n, HALF_PI, x)), square = r * r;

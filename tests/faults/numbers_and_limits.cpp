@@ -213,6 +213,18 @@ TEST_P(KnownFaults, delta_bias_gets_nothing_from_behind_the_end) {
   }
 }
 
+// Nor does what shared memory holds there change the states at the end.
+TEST_P(KnownFaults, final_states_get_nothing_from_behind_the_end) {
+  for (const std::int64_t length : {1, 5, 17}) {
+    for (const bool softplus : {false, true}) {
+      Case c = small(Operator::ssm_pack_fwd, {{length}});
+      c.softplus = softplus;
+      c.final_states = true;
+      expect_oracle(c);
+    }
+  }
+}
+
 TEST_P(KnownFaults, K18_any_number_of_taps) {
   for (const Operator op : kConvolutions) {
     for (const std::int64_t conv_width : {1, 2, 5, 8, 16}) {

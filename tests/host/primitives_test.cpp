@@ -102,5 +102,24 @@ void numbers(Argument a) {
             (std::vector<float>{0.125f, 0.0f, 0x1p-127f, 0.25f, 0x1p-24f, 0.0f}));
 }
 
+TEST(HostPrimitives, AbsoluteAndMinimum) {
+  const auto device = open_host_device();
+  const std::string text = host_source(R"(
+struct Argument { float* out; int n; };
+void sizes(Argument a) {
+  const float nan = __builtin_nanf("");
+  a.out[0] = absolute(-2.5f);
+  a.out[1] = 1.0f / absolute(-0.0f);
+  a.out[2] = absolute(nan) == absolute(nan);
+  a.out[3] = minimum(-1.0f, 2.0f);
+  a.out[4] = minimum(nan, 88.0f);
+  a.out[5] = minimum(88.0f, nan);
+}
+)",
+                                       {"sizes"});
+  EXPECT_EQ(run_kernel<float>(*device, text, {.entry = "sizes"}, 6),
+            (std::vector<float>{2.5f, INFINITY, 0.0f, -1.0f, 88.0f, 88.0f}));
+}
+
 }  // namespace
 }  // namespace packjit::test
