@@ -1,13 +1,17 @@
 // The C interface: calls from Python.
+#include <dlfcn.h>
+
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 #include <fmt/format.h>
 
-#include "api/c_struct.hpp"
 #include "api/dlpack.hpp"
 #include "api/handles.hpp"
 #include "runtime/errors.hpp"
@@ -18,53 +22,83 @@ using packjit::Operator;
 using packjit::api::GivenTensors;
 using packjit::api::guarded;
 using packjit::api::Lane;
-using packjit::api::read_struct;
 using packjit::api::require;
 namespace dlpack = packjit::api::dlpack;
 
-/// packjit_python with its types.
-struct Call {
-  const dlpack::Exchange* exchange;
-  void* (*tuple_item)(void* tuple, std::ptrdiff_t index);
+/// As much as a call needs of the interpreter that this process runs.
+struct Interpreter {
+  long (*to_integer)(void* object);   // where it is none, -1 with a Python exception set
+  void* (*to_address)(void* object);  // the same, with null
+  void* (*from_integer)(long number);
+  void* (*exception)();  // null where none is set
   void* (*save_thread)();
   void (*restore_thread)(void* thread);
   void* none;
-  Operator op;
-  bool fused, any_strides;
 };
 
-Operator operator_of(std::int32_t op, std::int32_t direction) {
+/// Found by the names that CPython promises to keep, as ctypes.pythonapi finds them; null in a process that runs none.
+const Interpreter* interpreter() {
+  static const Interpreter kFound = [] {
+    const auto find = [](const char* name, auto& to) {
+      to = reinterpret_cast<std::remove_reference_t<decltype(to)>>(dlsym(RTLD_DEFAULT, name));
+      return to != nullptr;
+    };
+    Interpreter found{};
+    const bool complete = find("PyLong_AsLong", found.to_integer) && find("PyLong_AsVoidPtr", found.to_address) &&
+                          find("PyLong_FromLong", found.from_integer) && find("PyErr_Occurred", found.exception) &&
+                          find("PyEval_SaveThread", found.save_thread) &&
+                          find("PyEval_RestoreThread", found.restore_thread) && find("_Py_NoneStruct", found.none);
+    return complete ? found : Interpreter{};
+  }();
+  return kFound.none != nullptr ? &kFound : nullptr;
+}
+
+/// The arguments of a call that say what it does, with their types.
+struct Call {
+  const Interpreter& python;
+  const dlpack::Exchange& exchange;
+  Operator op;
+  bool fused, any_strides;
+  const packjit_map& map;
+  std::span<void* const> tensors;
+};
+
+Operator operator_of(long op, long direction) {
   if (op != PACKJIT_CONV1D_PACK && op != PACKJIT_SSM_PACK) {
     throw std::invalid_argument(
-        fmt::format("packjit_python: op is {}; expected PACKJIT_CONV1D_PACK (1) or PACKJIT_SSM_PACK (2)", op));
+        fmt::format("packjit_python_call: op is {}; expected PACKJIT_CONV1D_PACK (1) or PACKJIT_SSM_PACK (2)", op));
   }
-  const bool backward = packjit::api::is_backward_direction(direction);
+  const bool backward = packjit::api::is_backward_direction(static_cast<std::int32_t>(direction));
   if (op == PACKJIT_SSM_PACK) return backward ? Operator::ssm_pack_bwd : Operator::ssm_pack_fwd;
   return backward ? Operator::conv1d_pack_bwd : Operator::conv1d_pack_fwd;
 }
 
-Call call_of(const packjit_python* given) {
-  const packjit_python& python = read_struct(given, "packjit_python");
-  for (const void* pointer :
-       {python.exchange, python.tuple_item, python.save_thread, python.restore_thread, python.none}) {
-    if (pointer == nullptr) throw std::invalid_argument("packjit_python: a member is NULL, all of them are needed");
+Call call_of(const Interpreter& python, std::span<void* const> arguments) {
+  constexpr std::size_t kBeforeTensors = 6;
+  if (arguments.size() < kBeforeTensors) {
+    throw std::invalid_argument(fmt::format("packjit_python_call: {} arguments were given, expected {} and the tensors",
+                                            arguments.size(), kBeforeTensors));
   }
-  const auto* exchange = static_cast<const dlpack::Exchange*>(python.exchange);
+  const auto* exchange = static_cast<const dlpack::Exchange*>(python.to_address(arguments[0]));
+  require(exchange, "packjit_python_call", "exchange");
   if (exchange->version.major != dlpack::kMajorVersion || exchange->describe == nullptr) {
     throw std::invalid_argument(
-        fmt::format("packjit_python: exchange is of DLPack version {}.{}{}; expected version 1 with "
+        fmt::format("packjit_python_call: exchange is of DLPack version {}.{}{}; expected version 1 with "
                     "dltensor_from_py_object_no_sync",
                     exchange->version.major, exchange->version.minor,
                     exchange->describe == nullptr ? " and cannot describe tensors" : ""));
   }
-  return {exchange,
-          reinterpret_cast<void* (*)(void*, std::ptrdiff_t)>(python.tuple_item),
-          reinterpret_cast<void* (*)()>(python.save_thread),
-          reinterpret_cast<void (*)(void*)>(python.restore_thread),
-          python.none,
-          operator_of(python.op, python.direction),
-          python.fused != 0,
-          python.any_strides != 0};
+  const Operator op = operator_of(python.to_integer(arguments[1]), python.to_integer(arguments[2]));
+  const auto* map = static_cast<const packjit_map*>(python.to_address(arguments[5]));
+  require(map, "packjit_python_call", "map");
+  const std::span<void* const> tensors = arguments.subspan(kBeforeTensors);
+  if (const std::size_t expected = packjit::tensor_rules(op).size(); tensors.size() != expected) {
+    throw std::invalid_argument(
+        fmt::format("packjit_python_call: {} tensors were given, expected {}, with None for those that there are not",
+                    tensors.size(), expected));
+  }
+  return {python, *exchange, op, python.to_integer(arguments[3]) != 0, python.to_integer(arguments[4]) != 0,
+          *map,   tensors};
 }
 
 /// 0 for dtypes that no operator takes.
@@ -90,16 +124,15 @@ bool has_dense_dimension(const packjit_tensor& tensor) {
   return false;
 }
 
-/// The tensors of one call as the C interface has them. They stay valid while the tuple does.
-class TupleTensors {
+/// The tensors of one call as the C interface has them. They stay valid while the arguments do.
+class CallTensors {
  public:
-  TupleTensors(const Call& python, void* tuple) {
-    for (const packjit::TensorRule& rule : packjit::tensor_rules(python.op)) {
-      void* object = python.tuple_item(tuple, static_cast<std::ptrdiff_t>(count_));
-      if (count_ == 0 && object == python.none) {
-        throw std::invalid_argument(fmt::format("tensor {}: None was given", rule.name));
-      }
-      pointers_.at(count_) = object == python.none ? nullptr : read(python, object, rule.name);
+  explicit CallTensors(const Call& call) {
+    for (const packjit::TensorRule& rule : packjit::tensor_rules(call.op)) {
+      void* object = call.tensors[count_];
+      const bool none = object == call.python.none;
+      if (count_ == 0 && none) throw std::invalid_argument(fmt::format("tensor {}: None was given", rule.name));
+      pointers_.at(count_) = none ? nullptr : read(call, object, rule.name);
       ++count_;
     }
   }
@@ -108,11 +141,10 @@ class TupleTensors {
   [[nodiscard]] std::int32_t device_id() const { return device_id_; }
 
  private:
-  const packjit_tensor* read(const Call& python, void* object, std::string_view name) {
+  const packjit_tensor* read(const Call& call, void* object, std::string_view name) {
     dlpack::Tensor found{};
-    if (object == nullptr || python.exchange->describe(object, &found) != 0) {
-      throw std::invalid_argument(
-          fmt::format("tensor {}: {}", name, object == nullptr ? "the tuple is too short" : "it cannot be described"));
+    if (call.exchange.describe(object, &found) != 0) {
+      throw std::invalid_argument(fmt::format("tensor {}: it cannot be described", name));
     }
     if (count_ == 0) {
       device_type_ = found.device_type;
@@ -138,7 +170,7 @@ class TupleTensors {
     tensor.rank = found.rank;
     std::copy_n(found.shape, found.rank, tensor.shape);
     std::copy_n(found.strides, found.rank, tensor.stride);
-    if (!python.any_strides && !has_dense_dimension(tensor)) {
+    if (!call.any_strides && !has_dense_dimension(tensor)) {
       throw std::invalid_argument(
           fmt::format("tensor {}: no dimension of it is dense; set any_strides once it is known that its numbers are "
                       "those in memory",
@@ -156,13 +188,13 @@ class TupleTensors {
 /// The GIL is somebody else's while it lives.
 class WithoutGil {
  public:
-  explicit WithoutGil(const Call& python) : python_(python), thread_(python.save_thread()) {}
+  explicit WithoutGil(const Interpreter& python) : python_(python), thread_(python.save_thread()) {}
   WithoutGil(const WithoutGil&) = delete;
   WithoutGil& operator=(const WithoutGil&) = delete;
   ~WithoutGil() { python_.restore_thread(thread_); }
 
  private:
-  const Call& python_;
+  const Interpreter& python_;
   void* thread_;
 };
 
@@ -190,7 +222,7 @@ class Scratch {
     char* data = static_cast<char*>(memory_->tensor.data) + memory_->tensor.byte_offset;
     if (reinterpret_cast<std::uintptr_t>(data) % packjit::api::kWorkspaceAlignment != 0) {
       throw std::invalid_argument(
-          fmt::format("packjit_python: exchange gave workspace at {}, expected a multiple of {} bytes",
+          fmt::format("packjit_python_call: exchange gave workspace at {}, expected a multiple of {} bytes",
                       fmt::ptr(static_cast<const void*>(data)), packjit::api::kWorkspaceAlignment));
     }
     return data;
@@ -201,33 +233,32 @@ class Scratch {
   dlpack::ManagedTensor* memory_ = nullptr;
 };
 
-void run(const Call& python, const packjit_map& map, void* tuple) {
-  const TupleTensors tensors(python, tuple);
+void run(const Call& call) {
+  const CallTensors tensors(call);
   const std::int32_t type = tensors.device_type(), id = tensors.device_id();
-  if (!map.device.backend->holds(type, id)) {
+  if (!call.map.device.backend->holds(type, id)) {
     throw std::invalid_argument("the tensors are on another device than the map: make a map on theirs");
   }
   void* stream = nullptr;
-  if (type == dlpack::kCuda && python.exchange->stream(type, id, &stream) != 0) {
-    throw std::invalid_argument("packjit_python: exchange does not tell the current stream");
+  if (type == dlpack::kCuda && call.exchange.stream(type, id, &stream) != 0) {
+    throw std::invalid_argument("packjit_python_call: exchange does not tell the current stream");
   }
-  const WithoutGil released(python);
-  Scratch scratch(*python.exchange);
+  const WithoutGil released(call.python);
+  Scratch scratch(call.exchange);
   // Host execution has its own, with guard zones.
   const auto workspace = [&](Lane& lane, std::size_t bytes) {
     return type == dlpack::kCpu ? lane.workspace(bytes) : scratch.take(bytes, type, id);
   };
-  map.device.operators.find(python.op, python.fused, tensors.get())
-      .run(packjit::is_backward(python.op), stream, *map.map, tensors.get(),
+  call.map.device.operators.find(call.op, call.fused, tensors.get())
+      .run(packjit::is_backward(call.op), stream, *call.map.map, tensors.get(),
            std::ref(workspace));  // a copy would be allocated
 }
 
 }  // namespace
 
-extern "C" packjit_status packjit_python_call(const packjit_python* python, const packjit_map* map, void* tensors) {
-  return guarded([&] {
-    require(map, "packjit_python_call", "map");
-    require(tensors, "packjit_python_call", "tensors");
-    run(call_of(python), *map, tensors);
-  });
+extern "C" void* packjit_python_call(void* /*self*/, void* const* arguments, std::int64_t count) {
+  const Interpreter* python = interpreter();
+  if (python == nullptr) return nullptr;
+  const packjit_status status = guarded([&] { run(call_of(*python, {arguments, static_cast<std::size_t>(count)})); });
+  return status != PACKJIT_OK && python->exception() != nullptr ? nullptr : python->from_integer(status);
 }

@@ -345,28 +345,23 @@ PACKJIT_API packjit_status packjit_ssm_backward(packjit_operator* op, void* stre
 
 /* --- calls from Python ------------------------------------------------------------------------------- */
 
-/* A kind of call from Python, which the caller keeps: what it does, and functions of the interpreter and of the library
- * that the tensors are of. With them this one reads Python objects, and links against neither. */
-typedef struct {
-  size_t struct_size;
-  void* exchange;       /* DLPackExchangeAPI*, version 1: what the tensors' type has as __dlpack_c_exchange_api__ */
-  void* tuple_item;     /* PyTuple_GetItem */
-  void* save_thread;    /* PyEval_SaveThread */
-  void* restore_thread; /* PyEval_RestoreThread */
-  void* none;           /* Py_None */
-  int32_t op;           /* PACKJIT_CONV1D_PACK or PACKJIT_SSM_PACK */
-  int32_t direction;    /* PACKJIT_FORWARD or PACKJIT_BACKWARD */
-  int32_t fused;        /* softplus or silu: 0 or 1; the other options are what the tensors say */
-  int32_t any_strides;  /* 0: a tensor without a dense dimension (more than one element, stride 1) is refused, so that
-                         * the caller looks closer: PyTorch's views of the imaginary parts of a conjugate have none,
-                         * and their numbers are not those in memory. */
-} packjit_python;
-
-/* One of the four calls above, for a Python package that makes many. Reads the tuple `tensors`, which has the
- * operator's tensors in the order of its struct, None for those that there are not. Stream and workspace are of the
- * tensors' library; the device is the map's, which keeps the operator. The caller holds the GIL, which is given back
- * while the call works. Where an object cannot be described, a Python exception may be set as well. */
-PACKJIT_API packjit_status packjit_python_call(const packjit_python* python, const packjit_map* map, void* tensors);
+/* One of the four calls above as a function of CPython (METH_FASTCALL of PyMethodDef), for a package that makes many.
+ * The interpreter is the one that this process runs: its functions are found by their names, and nothing is linked
+ * against it. The caller holds the GIL, which is given back while the call works. `arguments`, Python's objects:
+ *
+ *   0    the address of a DLPackExchangeAPI, version 1: what the tensors' type has as __dlpack_c_exchange_api__
+ *   1    PACKJIT_CONV1D_PACK or PACKJIT_SSM_PACK
+ *   2    PACKJIT_FORWARD or PACKJIT_BACKWARD
+ *   3    softplus or silu: 0 or 1; the other options are what the tensors say
+ *   4    0: a tensor without a dense dimension (more than one element, stride 1) is refused, so that the caller looks
+ *        closer: PyTorch's views of the imaginary parts of a conjugate have none, and their numbers are not those in
+ *        memory
+ *   5    the address of a packjit_map, whose device keeps the operator
+ *   6..  the operator's tensors in the order of its struct, None for those that there are not
+ *
+ * Stream and workspace are of the tensors' library. Gives the packjit_status as a Python integer; NULL where Python has
+ * an exception set, or where there is no interpreter. */
+PACKJIT_API void* packjit_python_call(void* self, void* const* arguments, int64_t count);
 
 /* --- packing ------------------------------------------------------------------------------- */
 

@@ -4,7 +4,7 @@ A test holds every name, number and member against the header.
 """
 
 from ctypes import (POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint64,
-                    c_void_p, py_object, sizeof)
+                    c_void_p, sizeof)
 
 # packjit_status
 OK, BAD_ARGUMENT, ENVIRONMENT, CHECK_FAILED, INTERNAL, NOT_PREPARED_IN_CAPTURE, OUT_OF_MEMORY, DRIVER_ERROR = range(8)
@@ -139,14 +139,8 @@ PROTOTYPES = {
 
 # --- calls from Python ---
 
-class packjit_python(Sized):
-    _fields_ = [("struct_size", c_size_t),
-                *_members("exchange tuple_item save_thread restore_thread none", c_void_p),
-                *_members("op direction fused any_strides", c_int32)]
-
-
-# It needs the GIL: only through ctypes.PyDLL.
-PROTOTYPES["packjit_python_call"] = (c_int32, [_STRUCT, _HANDLE, py_object])
+# Called by Python itself, not through ctypes: _library.python_call() makes a function of it.
+PROTOTYPES["packjit_python_call"] = (c_void_p, [c_void_p, c_void_p, c_int64])
 
 # --- packing ---
 

@@ -1,9 +1,11 @@
-// Calls from Python, with an interpreter and a tensor library that are made up: objects are tensors, tuples vectors.
+// Calls from Python, with an interpreter and a tensor library that are made up: objects are tensors or integers.
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "api/dlpack.hpp"
@@ -22,34 +24,22 @@ struct Object {
   dlpack::Tensor tensor{};
   std::vector<std::int64_t> shape, strides;
   bool describable = true;
+  bool is_integer = false;
+  std::int64_t integer = 0;
 };
 
 /// What the functions below see: they take no state.
 struct Interpreter {
   bool has_gil = true;
-  int without_gil = 0;  ///< stretches
+  bool exception = false;  ///< is set
+  int without_gil = 0;     ///< stretches
   bool out_of_memory = false;
   std::int64_t lent = 0;   ///< bytes of workspace that are out
   std::int64_t taken = 0;  ///< all that ever were
   alignas(256) char workspace[1 << 20];
 };
 Interpreter* interpreter = nullptr;
-char none;
 
-void* tuple_item(void* tuple, std::ptrdiff_t index) {
-  EXPECT_TRUE(interpreter->has_gil);
-  const auto& objects = *static_cast<std::vector<void*>*>(tuple);
-  return index < static_cast<std::ptrdiff_t>(objects.size()) ? objects[static_cast<std::size_t>(index)] : nullptr;
-}
-void* save_thread() {
-  interpreter->has_gil = false;
-  ++interpreter->without_gil;
-  return interpreter;
-}
-void restore_thread(void* thread) {
-  EXPECT_EQ(thread, interpreter);
-  interpreter->has_gil = true;
-}
 int describe(void* object, dlpack::Tensor* tensor) {
   EXPECT_TRUE(interpreter->has_gil);
   auto& own = *static_cast<Object*>(object);
@@ -83,19 +73,44 @@ int stream_of(std::int32_t, std::int32_t, void** stream) {
 }
 const dlpack::Exchange kExchange{{1, 3}, nullptr, allocate, nullptr, nullptr, describe, stream_of};
 
-packjit_python python_with(const dlpack::Exchange& exchange, std::int32_t op = PACKJIT_CONV1D_PACK,
-                           std::int32_t direction = PACKJIT_FORWARD, std::int32_t fused = 0) {
-  return {sizeof(packjit_python),
-          const_cast<dlpack::Exchange*>(&exchange),
-          reinterpret_cast<void*>(&tuple_item),
-          reinterpret_cast<void*>(&save_thread),
-          reinterpret_cast<void*>(&restore_thread),
-          &none,
-          op,
-          direction,
-          fused,
-          0};
+}  // namespace
+}  // namespace packjit::testing
+
+// What the library looks for by these names in the program that has loaded it.
+#pragma GCC visibility push(default)
+extern "C" {
+char _Py_NoneStruct;  // NOLINT(bugprone-reserved-identifier)
+long PyLong_AsLong(void* object) {
+  using packjit::testing::interpreter;
+  EXPECT_TRUE(interpreter->has_gil);
+  const auto* own = static_cast<packjit::testing::Object*>(object);
+  if (object != &_Py_NoneStruct && own->is_integer) return own->integer;
+  interpreter->exception = true;
+  return -1;
 }
+void* PyLong_AsVoidPtr(void* object) {
+  const long address = PyLong_AsLong(object);
+  return reinterpret_cast<void*>(packjit::testing::interpreter->exception ? 0 : address);
+}
+void* PyLong_FromLong(long number) {
+  EXPECT_TRUE(packjit::testing::interpreter->has_gil);
+  return new long(number);
+}
+void* PyErr_Occurred() { return packjit::testing::interpreter->exception ? &_Py_NoneStruct : nullptr; }
+void* PyEval_SaveThread() {
+  packjit::testing::interpreter->has_gil = false;
+  ++packjit::testing::interpreter->without_gil;
+  return packjit::testing::interpreter;
+}
+void PyEval_RestoreThread(void* thread) {
+  EXPECT_EQ(thread, packjit::testing::interpreter);
+  packjit::testing::interpreter->has_gil = true;
+}
+}
+#pragma GCC visibility pop
+
+namespace packjit::testing {
+namespace {
 
 constexpr dlpack::DataType kFp32{dlpack::kFloat, 32, 1}, kBf16{dlpack::kBfloat, 16, 1};
 
@@ -118,17 +133,36 @@ class PythonCall : public ::testing::Test {
     made.tensor = {data, device_type, gpu, static_cast<std::int32_t>(shape.size()), dtype, nullptr, nullptr, 0};
     return &made;
   }
+  void* integer(std::int64_t number) {
+    objects.push_back(std::make_unique<Object>());
+    objects.back()->is_integer = true;
+    objects.back()->integer = number;
+    return objects.back().get();
+  }
+  void* address(const void* of) { return integer(reinterpret_cast<std::intptr_t>(of)); }
+  /// What comes before the tensors.
+  std::vector<void*> call(std::int64_t op, std::int64_t direction, bool fused, const packjit_map* map) {
+    return {address(&exchange),           integer(op), integer(direction), integer(fused ? 1 : 0),
+            integer(any_strides ? 1 : 0), address(map)};
+  }
   /// x weight bias initial_states out final_states
   std::vector<void*> convolution() {
     return {object(conv.x.data(), kFp32, {1, 8, 1}),
             object(conv.weight.data(), kFp32, {1, 4}),
-            &none,
-            &none,
+            kNone,
+            kNone,
             object(conv.out.data(), kFp32, {1, 8, 1}),
-            &none};
+            kNone};
   }
-  packjit_status run_convolution(const MapHandle& map, std::vector<void*> tensors) {
-    return packjit_python_call(&python, map.get(), &tensors);
+  /// The status, or nothing where Python has an exception set.
+  static std::optional<packjit_status> run(std::vector<void*> arguments, const std::vector<void*>& tensors) {
+    arguments.insert(arguments.end(), tensors.begin(), tensors.end());
+    const std::unique_ptr<long> status(static_cast<long*>(
+        packjit_python_call(nullptr, arguments.data(), static_cast<std::int64_t>(arguments.size()))));
+    return status == nullptr ? std::nullopt : std::optional(static_cast<packjit_status>(*status));
+  }
+  std::optional<packjit_status> run_convolution(const MapHandle& map, const std::vector<void*>& tensors) {
+    return run(call(PACKJIT_CONV1D_PACK, PACKJIT_FORWARD, false, map.get()), tensors);
   }
   static bool says(const std::string& what) {
     return std::string(packjit_last_error()).find(what) != std::string::npos;
@@ -136,9 +170,11 @@ class PythonCall : public ::testing::Test {
 
   std::int32_t gpu = 0;  // of the objects
   Interpreter state;
-  packjit_python python = python_with(kExchange);
+  dlpack::Exchange exchange = kExchange;
+  bool any_strides = false;
   std::vector<std::unique_ptr<Object>> objects;
   SmallConvolution conv;
+  static constexpr void* kNone = &_Py_NoneStruct;
 };
 
 TEST_F(PythonCall, ComputesWhatTheTensorsSay) {
@@ -154,7 +190,7 @@ TEST_F(PythonCall, ComputesWhatTheTensorsSay) {
   static_cast<Object*>(tensors[2])->tensor.byte_offset = 4;
   EXPECT_EQ(run_convolution(map, tensors), PACKJIT_BAD_ARGUMENT);  // one element says nothing of its memory
   EXPECT_TRUE(says("tensor bias: no dimension of it is dense")) << packjit_last_error();
-  python.any_strides = 1;
+  any_strides = true;
   EXPECT_DONE(run_convolution(map, tensors));
   EXPECT_EQ(conv.out, (std::vector<float>{101, 103, 106, 110, 114, 110, 130, 160}));
   EXPECT_EQ(state.taken, 0);  // host execution has its own workspace
@@ -173,9 +209,9 @@ TEST_F(PythonCall, MisuseIsNamedAndTheGilComesBack) {
   const auto at = [](std::vector<void*>& tensors, std::size_t i) -> Object& {
     return *static_cast<Object*>(tensors[i]);
   };
-  refused("tensor x: None", [](auto& t) { t[0] = &none; });
-  refused("tensor weight is missing", [](auto& t) { t[1] = &none; });
-  refused("tensor final_states: the tuple is too short", [](auto& t) { t.pop_back(); });
+  refused("tensor x: None", [](auto& t) { t[0] = kNone; });
+  refused("tensor weight is missing", [](auto& t) { t[1] = kNone; });
+  refused("5 tensors were given, expected 6", [](auto& t) { t.pop_back(); });
   refused("tensor weight: it cannot be described", [&](auto& t) { at(t, 1).describable = false; });
   refused("tensor out: it has 5 dimensions", [&](auto& t) { at(t, 4).tensor.rank = 5; });
   refused("tensor x: it has 0 dimensions", [&](auto& t) { at(t, 0).tensor.rank = 0; });
@@ -188,26 +224,38 @@ TEST_F(PythonCall, MisuseIsNamedAndTheGilComesBack) {
     for (const std::size_t i : {0, 1, 4}) at(t, i).tensor.device_type = dlpack::kCuda;
   });
   refused("tensor out: no dimension of it is dense", [&](auto& t) { at(t, 4).strides[1] = 2; });
-  std::vector<void*> tensors = convolution();
-  EXPECT_EQ(packjit_python_call(&python, nullptr, &tensors), PACKJIT_BAD_ARGUMENT);
-  EXPECT_EQ(packjit_python_call(&python, map.get(), nullptr), PACKJIT_BAD_ARGUMENT);
-  python = python_with(kExchange, 3);
-  refused("op is 3", [](auto&) {});
-  python = python_with(kExchange, PACKJIT_CONV1D_PACK, 0);
-  refused("direction is 0", [](auto&) {});
-  dlpack::Exchange newer = kExchange;
-  newer.version.major = 2;
-  python = python_with(newer);
+  const auto refused_call = [&](const std::string& message, std::vector<void*> arguments) {
+    EXPECT_EQ(run(std::move(arguments), convolution()), PACKJIT_BAD_ARGUMENT) << message;
+    EXPECT_TRUE(says(message)) << packjit_last_error();
+  };
+  EXPECT_EQ(run({}, {}), PACKJIT_BAD_ARGUMENT);
+  EXPECT_TRUE(says("0 arguments were given, expected 6 and the tensors")) << packjit_last_error();
+  refused_call("map is NULL", call(PACKJIT_CONV1D_PACK, PACKJIT_FORWARD, false, nullptr));
+  refused_call("op is 3", call(3, PACKJIT_FORWARD, false, map.get()));
+  refused_call("direction is 0", call(PACKJIT_CONV1D_PACK, 0, false, map.get()));
+  refused_call("6 tensors were given, expected 12", call(PACKJIT_SSM_PACK, PACKJIT_FORWARD, false, map.get()));
+  exchange.version.major = 2;
   refused("DLPack version 2", [](auto&) {});
-  python.none = nullptr;
-  refused("a member is NULL", [](auto&) {});
+  EXPECT_EQ(conv.out, std::vector<float>(8, -1.0F));
+}
+
+TEST_F(PythonCall, AnExceptionOfPythonIsLeftToPython) {
+  const DeviceHandle device = open_host();
+  const MapHandle map = map_from_positions(device, conv.positions);
+  std::vector<void*> arguments = call(PACKJIT_CONV1D_PACK, PACKJIT_FORWARD, false, map.get());
+  for (const std::size_t wrong : {0, 1, 2, 5}) {
+    std::vector<void*> spoilt = arguments;
+    spoilt[wrong] = kNone;
+    EXPECT_EQ(run(spoilt, convolution()), std::nullopt) << wrong;
+    state.exception = false;
+  }
   EXPECT_EQ(conv.out, std::vector<float>(8, -1.0F));
 }
 
 /// Backward of a small scan on a GPU that runs nothing.
 class PythonCallOnAGpu : public PythonCall {
  protected:
-  packjit_status backward(packjit_map* boundaries) {
+  std::optional<packjit_status> backward(const packjit_map* boundaries) {
     // u delta A B C D z delta_bias initial_states dout dfinal_states checkpoints, gradients of the first nine
     std::vector<void*> tensors;
     const auto add = [&](dlpack::DataType dtype, const std::vector<std::int64_t>& shape) {
@@ -217,14 +265,13 @@ class PythonCallOnAGpu : public PythonCall {
     const auto inputs = [&] {
       add(kBf16, wide), add(kBf16, wide), add(kFp32, square), add(kBf16, grouped), add(kBf16, grouped);
       add(kFp32, flat), add(kBf16, wide), add(kFp32, flat);
-      tensors.push_back(&none);
+      tensors.push_back(kNone);
     };
     inputs();
     add(kBf16, wide);
-    tensors.insert(tensors.end(), {&none, &none});
+    tensors.insert(tensors.end(), {kNone, kNone});
     inputs();
-    python = python_with(kExchange, PACKJIT_SSM_PACK, PACKJIT_BACKWARD, 1);
-    return packjit_python_call(&python, boundaries, &tensors);
+    return run(call(PACKJIT_SSM_PACK, PACKJIT_BACKWARD, true, boundaries), tensors);
   }
   FakeDriver fake;
   DeviceHandle device{new packjit_device(api::cuda_backend(fake.driver(), 0, FakeDriver::compiler()))};

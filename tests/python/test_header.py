@@ -56,11 +56,11 @@ def test_functions():
     assert {name for _, name, _ in functions} == set(_c.PROTOTYPES)
     for result, name, arguments in functions:
         expected = {"packjit_status": ctypes.c_int32, "int32_t": ctypes.c_int32, "const char*": ctypes.c_char_p,
-                    "void": None}[result.strip()]
+                    "void*": ctypes.c_void_p, "void": None}[result.strip()]
         found, types = _c.PROTOTYPES[name]
         assert found is expected, name
         arguments = [] if arguments.strip() == "void" else arguments.split(",")
         assert len(types) == len(arguments), name
         for kind, argument in zip(types, arguments):
             is_number = "*" not in argument
-            assert (kind is ctypes.c_int32) == is_number, f"{name}: {argument}"
+            assert (kind in (ctypes.c_int32, ctypes.c_int64)) == is_number, f"{name}: {argument}"

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import packjit  # noqa: E402
 import packjit.torch as pt  # noqa: E402
-from packjit.torch import calls, exchange, ops  # noqa: E402
+from packjit.torch import exchange, ops  # noqa: E402
 from packjit.torch.sequence_map import live_map  # noqa: E402
 from operator_inputs import (  # noqa: E402
     BATCH, DIM, POSITIONS, SEQLEN, SSM_NAMES, check_against, conv_inputs, in_double, seq_map_on, ssm_inputs)
@@ -37,11 +37,9 @@ TABLES = {"of PyTorch": exchange.TABLE, "in Python": ctypes.addressof(exchange.T
 
 
 @pytest.fixture(params=TABLES)
-def table(request):
+def table(request, monkeypatch):
     """Both ways in which the library can read tensors; older versions of PyTorch have the second alone."""
-    calls.use(TABLES[request.param])
-    yield
-    calls.use(exchange.TABLE)
+    monkeypatch.setattr(exchange, "TABLE", TABLES[request.param])
 
 
 def test_both_tables_give_the_same(device, table):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import functools
 from typing import Optional, Tuple
 
 import torch
@@ -11,9 +9,10 @@ from torch import Tensor
 
 import packjit
 from packjit import _c
-from packjit._library import call_with_gil, raise_last
+from packjit._library import python_call, raise_last
 from packjit.errors import BadArgument
-from packjit.torch.exchange import INTERRUPTIONS, TABLE, python_with
+from packjit.torch import exchange
+from packjit.torch.exchange import INTERRUPTIONS
 from packjit.torch.sequence_map import device_of
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.complex64)
@@ -43,23 +42,6 @@ SSM_PACK = Operator(_c.SSM_PACK, "u delta A B C D z delta_bias initial_states", 
                     constant="B C")
 
 
-def use(table: int) -> None:
-    """From now on calls read tensors through this table of exchange.py."""
-    global _table
-    _table = table
-    _call.cache_clear()
-
-
-@functools.cache
-def _call(op: int, direction: int, fused: bool, any_strides: bool):
-    """packjit_python_call of this kind, which takes a map and the tensors; made once, when it is first needed."""
-    kind = python_with(_table, op=op, direction=direction, fused=fused, any_strides=any_strides)
-    return functools.partial(call_with_gil(), ctypes.byref(kind))
-
-
-use(TABLE)
-
-
 def run(operator: Operator, direction: int, fused: bool, seq_map: packjit.SequenceMap,
         tensors: Tuple[Optional[Tensor], ...], any_strides: bool = False) -> None:
     """Runs one direction of the operator on the tensors' device and current stream.
@@ -69,7 +51,8 @@ def run(operator: Operator, direction: int, fused: bool, seq_map: packjit.Sequen
     and so are views whose numbers are not those in memory. `any_strides`: there are none of these. Raises PackjitError.
     """
     try:
-        status = _call(operator.op, direction, bool(fused), any_strides)(seq_map.handle, tensors)
+        status = python_call()(exchange.TABLE, operator.op, direction, bool(fused), any_strides, seq_map.handle,
+                               *tensors)
     except Exception:  # PyTorch's, of a tensor that has no memory to describe
         _refuse_unusable(operator.names[direction], tensors, seq_map)
         raise

@@ -1,4 +1,4 @@
-"""packjit_python for PyTorch: how the library reads a call's tensors and takes scratch memory by itself.
+"""DLPackExchangeAPI for PyTorch: how the library reads a call's tensors and takes scratch memory by itself.
 
 PyTorch from 2.10 on has a table of C functions for that (DLPack's exchange API). Others get the same table in Python,
 with which a call costs about four times as much.
@@ -13,7 +13,6 @@ from typing import Dict, List, Tuple
 
 import torch
 
-from packjit import _c
 from packjit._tensors import DLPACK_CODES, DLTensor
 
 _CPU, _CUDA = 1, 2
@@ -118,14 +117,6 @@ def _table_of_pytorch() -> int:
     address = pointer_of(capsule, name)
     table = _Table.from_address(address)
     return address if table.major == _VERSION and table.describe else 0
-
-
-def python_with(exchange: int, **call: int) -> _c.packjit_python:
-    """`exchange`: the address of a table. `call`: what the calls do."""
-    functions = {name: ctypes.cast(getattr(ctypes.pythonapi, function), c_void_p).value for name, function in (
-        ("tuple_item", "PyTuple_GetItem"), ("save_thread", "PyEval_SaveThread"),
-        ("restore_thread", "PyEval_RestoreThread"))}
-    return _c.packjit_python(exchange=exchange, none=id(None), **functions, **call)
 
 
 TABLE = _table_of_pytorch() or ctypes.addressof(TABLE_IN_PYTHON)  # its address

@@ -8,7 +8,7 @@ from typing import Optional, Tuple, Union
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 
 from packjit.errors import BadArgument, PackjitError, WrongType
 from packjit.torch import ops
@@ -36,7 +36,7 @@ def conv1d_pack(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, *, seq
     try:
         if not isinstance(seq_map, SequenceMap):
             _refuse_map(seq_map)
-        eager = not is_compiling()
+        eager = not is_dynamo_compiling()  # which costs nothing; export is seen as a mode
         if eager and forward_ad._current_level >= 0:
             _refuse_tangents(x, weight, bias, initial_states)
         if activation not in (None, "silu", "swish"):
@@ -87,15 +87,16 @@ def ssm_pack(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Optio
     try:
         if not isinstance(seq_map, SequenceMap):
             _refuse_map(seq_map)
-        eager = not is_compiling()
+        eager = not is_dynamo_compiling()
         if eager and forward_ad._current_level >= 0:
             _refuse_tangents(u, delta, A, B, C, D, z, delta_bias, initial_states)
         if not (A.dtype is _FP32 and (D is None or D.dtype is _FP32) and initial_states is None
                 and (delta_bias is None or delta_bias.dtype is _FP32) and B.dim() == 4 == C.dim()):
+            # Complex tensors may be conjugates that PyTorch computes later; the dispatcher sees to that.
+            eager = eager and not A.is_complex()
             A, B, C, D, delta_bias, initial_states = _cast(A, B, C, D, delta_bias, initial_states)
         inputs = u, delta, A, B, C, D, z, delta_bias, initial_states
-        # Complex tensors may be conjugates that PyTorch computes later; the dispatcher sees to that.
-        if eager and A.dtype is _FP32 and ops.is_plain(inputs):
+        if eager and ops.is_plain(inputs):
             if ops.autocast_may_be_on() and torch.is_autocast_enabled(u.device.type):
                 u, delta, B, C, z = [ops.to_autocast_dtype(tensor, u.device.type) for tensor in (u, delta, B, C, z)]
                 inputs = u, delta, A, B, C, D, z, delta_bias, initial_states
