@@ -6,6 +6,8 @@
 #include "api/c_struct.hpp"
 #include "api/handles.hpp"
 #include "generator/ssm_pack.hpp"
+#include "runtime/errors.hpp"
+#include "runtime/fork_watch.hpp"
 
 using packjit::Operator;
 using packjit::api::guarded;
@@ -56,6 +58,12 @@ packjit_status run(packjit_operator* op, void* stream, const packjit_map* map, c
   });
 }
 
+bool is_done(const packjit_task& task) {
+  return task.outcome.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+/// Another process is doing it, from which this one was forked.
+bool is_lost(const packjit_task& task) { return task.forks != packjit::forks_seen(); }
+
 }  // namespace
 
 extern "C" {
@@ -89,7 +97,7 @@ packjit_status packjit_operator_prepare_start(packjit_operator* op, void* stream
     *task = nullptr;
     const packjit_shape wanted = read_struct(shape, "packjit_shape");
     auto promise = std::make_shared<std::promise<Outcome>>();
-    auto made = std::make_unique<packjit_task>(packjit_task{promise->get_future().share()});
+    auto made = std::make_unique<packjit_task>(packjit_task{promise->get_future().share(), packjit::forks_seen()});
     void* handed = op->device.backend->to_hand_on();
     op->device.workers.add([op = op->op, promise, stream, directions, wanted, handed] {
       promise->set_value(packjit::api::outcome_of([&] { op->prepare(stream, directions, wanted, handed); }));
@@ -99,14 +107,19 @@ packjit_status packjit_operator_prepare_start(packjit_operator* op, void* stream
 }
 
 int32_t packjit_task_ready(const packjit_task* task) {
-  if (task == nullptr) return 1;
-  return task->outcome.wait_for(std::chrono::seconds(0)) == std::future_status::ready ? 1 : 0;
+  return task == nullptr || is_done(*task) || is_lost(*task) ? 1 : 0;
 }
 
 packjit_status packjit_task_wait(packjit_task* task) {
   packjit_status status = PACKJIT_OK;
   const packjit_status failed = guarded([&] {
     require(task, "packjit_task_wait", "task");
+    if (!is_done(*task) && is_lost(*task)) {
+      throw packjit::EnvironmentError(
+          "packjit_task_wait: the preparation began before this process was forked, and is done in the other one; "
+          "start "
+          "it again here");
+    }
     status = packjit::api::report(task->outcome.get());
   });
   return failed != PACKJIT_OK ? failed : status;

@@ -63,12 +63,24 @@ struct Call {
   std::span<void* const> tensors;
 };
 
-Operator operator_of(long op, long direction) {
+/// An argument that is one of few numbers.
+std::int32_t number_of(const Interpreter& python, std::span<void* const> arguments, std::size_t which) {
+  const long given = python.to_integer(arguments[which]);
+  if (python.exception() != nullptr) {
+    throw std::invalid_argument(fmt::format("packjit_python_call: argument {} is no integer", which));
+  }
+  if (given < INT32_MIN || given > INT32_MAX) {
+    throw std::invalid_argument(fmt::format("packjit_python_call: argument {} is {}, beyond 32 bits", which, given));
+  }
+  return static_cast<std::int32_t>(given);
+}
+
+Operator operator_of(std::int32_t op, std::int32_t direction) {
   if (op != PACKJIT_CONV1D_PACK && op != PACKJIT_SSM_PACK) {
     throw std::invalid_argument(
         fmt::format("packjit_python_call: op is {}; expected PACKJIT_CONV1D_PACK (1) or PACKJIT_SSM_PACK (2)", op));
   }
-  const bool backward = packjit::api::is_backward_direction(static_cast<std::int32_t>(direction));
+  const bool backward = packjit::api::is_backward_direction(direction);
   if (op == PACKJIT_SSM_PACK) return backward ? Operator::ssm_pack_bwd : Operator::ssm_pack_fwd;
   return backward ? Operator::conv1d_pack_bwd : Operator::conv1d_pack_fwd;
 }
@@ -88,7 +100,7 @@ Call call_of(const Interpreter& python, std::span<void* const> arguments) {
                     exchange->version.major, exchange->version.minor,
                     exchange->describe == nullptr ? " and cannot describe tensors" : ""));
   }
-  const Operator op = operator_of(python.to_integer(arguments[1]), python.to_integer(arguments[2]));
+  const Operator op = operator_of(number_of(python, arguments, 1), number_of(python, arguments, 2));
   const auto* map = static_cast<const packjit_map*>(python.to_address(arguments[5]));
   require(map, "packjit_python_call", "map");
   const std::span<void* const> tensors = arguments.subspan(kBeforeTensors);
@@ -97,7 +109,7 @@ Call call_of(const Interpreter& python, std::span<void* const> arguments) {
         fmt::format("packjit_python_call: {} tensors were given, expected {}, with None for those that there are not",
                     tensors.size(), expected));
   }
-  return {python, *exchange, op, python.to_integer(arguments[3]) != 0, python.to_integer(arguments[4]) != 0,
+  return {python, *exchange, op, number_of(python, arguments, 3) != 0, number_of(python, arguments, 4) != 0,
           *map,   tensors};
 }
 

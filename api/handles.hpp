@@ -34,6 +34,7 @@ struct packjit_operator {
 
 struct packjit_task {
   std::shared_future<packjit::api::Outcome> outcome;
+  unsigned forks;  // as many were seen when it began: a process forked since then has no thread that does it
 };
 
 struct packjit_packer {

@@ -50,7 +50,12 @@ void set(Spec& spec, const Option& option, std::int32_t given) {
         "packjit_operator_options: {} is {}; expected PACKJIT_DEFAULT (0), PACKJIT_OFF (1) or PACKJIT_ON (2)",
         option.name, given));
   }
-  spec.values.set(option.field, option.kind == Kind::on_off ? given - PACKJIT_OFF : given);
+  try {
+    spec.values.set(option.field, option.kind == Kind::on_off ? given - PACKJIT_OFF : given);
+  } catch (const std::invalid_argument& error) {  // which has the field's name, not always the member's
+    throw std::invalid_argument(
+        fmt::format("packjit_operator_options: {} is {}: {}", option.name, given, error.what()));
+  }
 }
 
 }  // namespace

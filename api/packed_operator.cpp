@@ -42,9 +42,9 @@ void check_shape(const packjit_shape& shape) {
     if (value < 1) throw std::invalid_argument(fmt::format("packjit_shape: {} is {}, expected 1 or more", name, value));
   }
   check_limits({shape.batch, shape.seqlen, shape.max_sequences, shape.max_seqlen});
-  if (shape.groups < 0 || shape.groups > shape.dim) {
-    throw std::invalid_argument(
-        fmt::format("packjit_shape: groups is {}, expected 0 to dim ({})", shape.groups, shape.dim));
+  if (shape.groups < 0 || shape.groups > shape.dim || (shape.groups > 0 && shape.dim % shape.groups != 0)) {
+    throw std::invalid_argument(fmt::format("packjit_shape: groups is {}, expected 0 or a number that divides dim ({})",
+                                            shape.groups, shape.dim));
   }
   if (shape.caller_workspace != 0 && shape.caller_workspace != 1) {
     throw std::invalid_argument(
@@ -89,6 +89,7 @@ packjit_tensor tensor_of(const Spec& spec, const TensorRule& rule, const packjit
   }
   if (rule.shape != "batch seqlen dim" || shape.layout == PACKJIT_TOKEN_MAJOR) return tensor;
   const std::int64_t step = shape.layout == PACKJIT_CHANNEL_MAJOR ? 1 : 2;  // strided: a gap after each element
+  static_cast<void>(count_of({step, sizes.seqlen, sizes.dim}));
   tensor.stride[0] = step * sizes.seqlen * sizes.dim;
   tensor.stride[1] = step;
   tensor.stride[2] = step * sizes.seqlen;

@@ -153,6 +153,7 @@ TensorView view_of(const packjit_tensor& tensor, std::string_view name) {
 HostTensor host_copy(const packjit_tensor* tensor, std::string_view name) {
   check_tensor(tensor, name);
   const TensorView view = view_of(*tensor, name);
+  static_cast<void>(count_of(view.size));  // throws where 63 bits are too few
   std::int64_t dense = 1;
   for (std::size_t i = view.size.size(); i-- > 0;) {
     if (view.size[i] > 1 && view.stride[i] != dense) {

@@ -4,10 +4,14 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
+#include "runtime/errors.hpp"
 #include "runtime/fork_watch.hpp"
 
 namespace packjit::api {
@@ -70,8 +74,19 @@ void Workers::add(std::function<void()> task) {
   const std::size_t most = std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, kMostThreads);
   Team& now = team();
   const std::lock_guard lock(now.mutex);
+  if (now.idle <= now.tasks.size() && now.threads.size() < most) {
+    try {
+      now.threads.emplace_back([&now] { now.serve(); });
+    } catch (const std::system_error& error) {  // those that there are do it later
+      if (now.threads.empty()) {
+        throw EnvironmentError(
+            fmt::format("could not start a thread that prepares beside the caller: {}; raise the limit of processes "
+                        "and threads (ulimit -u), or prepare on the calling thread (packjit_operator_prepare)",
+                        error.what()));
+      }
+    }
+  }
   now.tasks.push_back(std::move(task));
-  if (now.idle < now.tasks.size() && now.threads.size() < most) now.threads.emplace_back([&now] { now.serve(); });
   now.changed.notify_one();
 }
 

@@ -13,7 +13,7 @@ class Workers {
   Workers& operator=(const Workers&) = delete;
   /// Waits until every task has been done.
   ~Workers();
-  /// `task` lets no exception out.
+  /// `task` lets no exception out. Throws EnvironmentError where no thread can be started; then `task` is not done.
   void add(std::function<void()> task);
 
  private:

@@ -150,10 +150,18 @@ CUdeviceptr CudaSession::allocate(std::size_t bytes) {
 
 void CudaSession::keep(const Entered& entered, CUdeviceptr memory) {
   const std::unique_lock lock(scratch_mutex_);
-  scratch_.push_back({entered.context(), nullptr, memory, 0});
+  scratch_.push_back({entered.context(), {}, memory, 0});
 }
 
-const CudaSession::Scratch* CudaSession::scratch_for(const Entered& entered, CUstream stream, std::size_t bytes) const {
+CudaSession::StreamName CudaSession::name_of_stream(CUstream stream) const {
+  if (stream != CU_STREAM_PER_THREAD) return {stream, 0};
+  unsigned long long number = 0;
+  driver_.check(driver_.stream_id(stream, &number), "ask for the number of this thread's default stream");
+  return {stream, number};
+}
+
+const CudaSession::Scratch* CudaSession::scratch_for(const Entered& entered, StreamName stream,
+                                                     std::size_t bytes) const {
   const auto found = std::find_if(scratch_.begin(), scratch_.end(), [&](const Scratch& s) {
     return s.context.id == entered.context().id && s.stream == stream && s.bytes >= bytes;
   });
@@ -162,22 +170,34 @@ const CudaSession::Scratch* CudaSession::scratch_for(const Entered& entered, CUs
 
 void* CudaSession::workspace(const Entered& entered, CUstream stream, std::size_t bytes) {
   if (bytes == 0) return nullptr;
+  const StreamName name = name_of_stream(stream);
   {
     const std::shared_lock lock(scratch_mutex_);
-    if (const Scratch* found = scratch_for(entered, stream, bytes)) return to_pointer(found->memory);
+    if (const Scratch* found = scratch_for(entered, name, bytes)) return to_pointer(found->memory);
   }
   refuse_in_capture(stream, fmt::format("taking {} bytes of workspace", bytes));
   const std::unique_lock lock(scratch_mutex_);
-  if (const Scratch* found = scratch_for(entered, stream, bytes)) return to_pointer(found->memory);
+  if (const Scratch* found = scratch_for(entered, name, bytes)) return to_pointer(found->memory);
   std::erase_if(scratch_, [&](const Scratch& s) {  // of a context that is gone
     return s.context.address == entered.context().address && s.context.id != entered.context().id;
   });
-  // At least twice as much as before, so that all that is kept is at most four times what is needed.
+  // Twice as much as before, so that all that is kept is at most four times what is needed; or, where the GPU has not
+  // as much, what is needed.
+  std::size_t room = bytes;
   for (const Scratch& s : scratch_) {
-    if (s.context.id == entered.context().id && s.stream == stream) bytes = std::max(bytes, 2 * s.bytes);
+    if (s.context.id == entered.context().id && s.stream == name) room = std::max(room, 2 * s.bytes);
   }
-  scratch_.push_back({entered.context(), stream, allocate(bytes), bytes});
-  return to_pointer(scratch_.back().memory);
+  CUdeviceptr memory = 0;
+  if (room > bytes) {
+    try {
+      memory = allocate(room);
+    } catch (const OutOfMemory&) {
+      room = bytes;
+    }
+  }
+  if (memory == 0) memory = allocate(room);
+  scratch_.push_back({entered.context(), name, memory, room});
+  return to_pointer(memory);
 }
 
 }  // namespace packjit

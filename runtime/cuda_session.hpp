@@ -82,13 +82,20 @@ class CudaSession {
   void keep(const Entered& entered, CUdeviceptr memory);
 
  private:
+  /// CUDA's default stream of a thread has one handle in all of them; the driver's number for it tells them apart.
+  struct StreamName {
+    CUstream handle;
+    unsigned long long thread_stream;  // 0: the handle is enough
+    friend bool operator==(const StreamName&, const StreamName&) = default;
+  };
   struct Scratch {
     ContextName context;
-    CUstream stream;
+    StreamName stream;
     CUdeviceptr memory;
     std::size_t bytes;  // 0: memory of a map, which is not lent
   };
-  [[nodiscard]] const Scratch* scratch_for(const Entered& entered, CUstream stream, std::size_t bytes) const;
+  [[nodiscard]] StreamName name_of_stream(CUstream stream) const;
+  [[nodiscard]] const Scratch* scratch_for(const Entered& entered, StreamName stream, std::size_t bytes) const;
   [[nodiscard]] CUcontext retain();
 
   const Driver& driver_;

@@ -30,6 +30,7 @@ namespace packjit {
   X(stream_create, cuStreamCreate, "cuStreamCreate")                                      \
   X(stream_destroy, cuStreamDestroy, "cuStreamDestroy_v2")                                \
   X(stream_synchronize, cuStreamSynchronize, "cuStreamSynchronize")                       \
+  X(stream_id, cuStreamGetId, "cuStreamGetId")                                            \
   X(capture_status, cuStreamIsCapturing, "cuStreamIsCapturing")                           \
   X(capture_mode, cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode") \
   X(capture_begin, cuStreamBeginCapture, "cuStreamBeginCapture_v2")                       \

@@ -304,6 +304,10 @@ void check_limits(const MapLimits& limits) {
   check_size(limits.batch, limits.seqlen);
   // Items are counted in 32 bits, too: each slot is one, and so is each stretch of padding.
   const std::int64_t most_sequences = (kLargest - limits.batch) / 2;
+  if (most_sequences < 1) {
+    throw std::invalid_argument(fmt::format(
+        "a map of {} rows: expected at most {}, so that there is room for a sequence", limits.batch, kLargest - 2));
+  }
   if (limits.max_sequences >= 1 && limits.max_sequences <= most_sequences && limits.max_seqlen >= 1) return;
   throw std::invalid_argument(
       fmt::format("a map of at most {} sequences of at most {} tokens in {} rows; expected 1 to {} sequences of at "

@@ -77,18 +77,20 @@ struct Tensor {
   Tensor(const void* data, Dtype dtype, std::initializer_list<std::int64_t> shape,
          std::initializer_list<std::int64_t> stride)
       : Tensor(data, dtype, std::span(shape.begin(), shape.size()), std::span(stride.begin(), stride.size())) {}
-  /// Without strides it is dense. Too many dimensions, or another number of strides, make a tensor that every call
-  /// refuses.
+  /// Without strides it is dense. Too many dimensions, another number of strides, or more elements than strides can
+  /// count make a tensor that every call refuses.
   Tensor(const void* data, Dtype dtype, std::span<const std::int64_t> shape, std::span<const std::int64_t> stride) {
     tensor.data = const_cast<void*>(data);
     tensor.dtype = static_cast<std::int32_t>(dtype);
     const bool fits = shape.size() <= 4 && (stride.empty() || stride.size() == shape.size());
     tensor.rank = fits && !shape.empty() ? static_cast<std::int32_t>(shape.size()) : -1;
     std::int64_t dense = 1;
+    bool beyond = false;  // 63 bits are too few for a stride
     for (std::size_t i = fits ? shape.size() : 0; i-- > 0;) {
       tensor.shape[i] = shape[i];
+      if (stride.empty() && beyond) tensor.rank = -1;
       tensor.stride[i] = stride.empty() ? dense : stride[i];
-      dense *= shape[i];
+      beyond = __builtin_mul_overflow(dense, shape[i], &dense) || beyond;
     }
   }
   [[nodiscard]] bool present() const { return tensor.rank != 0; }

@@ -225,7 +225,7 @@ PACKJIT_API packjit_status packjit_operator_prepare(packjit_operator* op, void* 
 typedef struct packjit_task packjit_task;
 PACKJIT_API packjit_status packjit_operator_prepare_start(packjit_operator* op, void* stream, int32_t directions,
                                                           const packjit_shape* shape, packjit_task** task);
-/* 1 when it has ended, well or not; 0 while it is under way. */
+/* 1 when it has ended, well or not, or goes on in the process that this one was forked from; 0 while it is under way. */
 PACKJIT_API int32_t packjit_task_ready(const packjit_task* task);
 /* Waits, and gives what packjit_operator_prepare would. */
 PACKJIT_API packjit_status packjit_task_wait(packjit_task* task);

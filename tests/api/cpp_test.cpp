@@ -49,6 +49,14 @@ TEST(Cpp, ForwardAndBackwardOfASmallConvolution) {
                                    *map);
   ASSERT_TRUE(back) << back.message();
   EXPECT_EQ(dx, (std::vector<float>{10, 14, 12, 9, 5, 60, 50, 30}));
+  // Memory that could not be taken is not the same as none given.
+  const auto without_memory = conv->backward({.x = tx,
+                                              .weight = tw,
+                                              .dout = tx,
+                                              .dx = Tensor(dx.data(), Dtype::fp32, {1, 8, 1}),
+                                              .dweight = Tensor(dweight.data(), Dtype::fp32, {1, 4})},
+                                             *map, {}, {.data = nullptr, .bytes = 80});
+  EXPECT_EQ(without_memory.code(), Code::bad_argument);
 }
 
 TEST(Cpp, AScanOfOneChannelAndState) {
@@ -104,6 +112,8 @@ TEST(Cpp, FailuresAreValues) {
             Code::bad_argument);
   EXPECT_EQ(good->prepare({}).code(), Code::bad_argument);
   EXPECT_FALSE(SequenceMap::from_host(*device, Form::rows, Tensor(nullptr, Dtype::fp32, {1, 2, 3, 4, 5}),
+                                      {.batch = 1, .seqlen = 8}));
+  EXPECT_FALSE(SequenceMap::from_host(*device, Form::rows, Tensor(&device, Dtype::fp32, {1 << 30, 1 << 30, 1 << 30, 8}),
                                       {.batch = 1, .seqlen = 8}));
 }
 

@@ -34,7 +34,8 @@ struct FakeDriver::State {
   std::map<CUstream, bool> captures;  // to whether it is still valid
   std::map<FakeModule*, std::unique_ptr<FakeModule>> modules;
   std::map<std::pair<FakeModule*, std::string>, std::unique_ptr<Function>> functions;
-  std::set<void*> memory;
+  std::map<void*, std::size_t> memory;  // to its size
+  std::size_t most_memory = SIZE_MAX, in_use = 0;
   std::map<CUstream, int> launches;  // by stream
   int launches_of[kGpus] = {};
   Counts counts;
@@ -156,6 +157,13 @@ CUresult fake_stream_create(CUstream* stream, unsigned) {
   *stream = reinterpret_cast<CUstream>(kFirst + static_cast<std::uintptr_t>(state->counts.streams_made++));
   return CUDA_SUCCESS;
 }
+CUresult fake_stream_id(CUstream stream, unsigned long long* id) {
+  const auto lock = enter();
+  static thread_local char of_this_thread;
+  *id = stream == CU_STREAM_PER_THREAD ? reinterpret_cast<std::uintptr_t>(&of_this_thread)
+                                       : reinterpret_cast<std::uintptr_t>(stream);
+  return CUDA_SUCCESS;
+}
 CUresult fake_stream_destroy(CUstream) {
   const auto lock = enter();
   unsafe_call();
@@ -184,9 +192,11 @@ CUresult fake_memory_allocate(CUdeviceptr* address, std::size_t bytes) {
   const auto lock = enter();
   unsafe_call();
   if (!has_context()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (bytes > state->most_memory - state->in_use) return CUDA_ERROR_OUT_OF_MEMORY;
   void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   if (memory == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-  state->memory.insert(memory);
+  state->memory.emplace(memory, bytes);
+  state->in_use += bytes;
   ++state->counts.allocations;
   *address = reinterpret_cast<CUdeviceptr>(memory);
   return CUDA_SUCCESS;
@@ -195,7 +205,10 @@ CUresult fake_memory_free(CUdeviceptr address) {
   const auto lock = enter();
   unsafe_call();
   void* memory = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
-  if (state->memory.erase(memory) == 0) return CUDA_ERROR_INVALID_VALUE;
+  const auto found = state->memory.find(memory);
+  if (found == state->memory.end()) return CUDA_ERROR_INVALID_VALUE;
+  state->in_use -= found->second;
+  state->memory.erase(found);
   std::free(memory);
   ++state->counts.frees;
   return CUDA_SUCCESS;
@@ -309,6 +322,7 @@ FakeDriver::FakeDriver() : state_(std::make_unique<State>()) {
   driver_.context_device = fake_context_device;
   driver_.context_id = fake_context_id;
   driver_.stream_create = fake_stream_create;
+  driver_.stream_id = fake_stream_id;
   driver_.stream_destroy = fake_stream_destroy;
   driver_.stream_synchronize = fake_stream_synchronize;
   driver_.capture_status = fake_capture_status;
@@ -327,7 +341,7 @@ FakeDriver::FakeDriver() : state_(std::make_unique<State>()) {
 }
 
 FakeDriver::~FakeDriver() {
-  for (void* memory : state_->memory) std::free(memory);  // of contexts that were destroyed
+  for (const auto& [memory, bytes] : state_->memory) std::free(memory);  // of contexts that were destroyed
   state = nullptr;
 }
 
@@ -369,6 +383,11 @@ void FakeDriver::begin_capture(CUstream stream) {
 }
 
 void FakeDriver::change_attributes_slowly() { state_->slow_attributes = true; }
+
+void FakeDriver::limit_memory(std::size_t bytes) {
+  const std::lock_guard lock(state_->mutex);
+  state_->most_memory = state_->in_use + bytes;
+}
 
 void FakeDriver::refuse_images(int count) {
   const std::lock_guard lock(state_->mutex);

@@ -40,6 +40,9 @@ class FakeDriver {
   /// From now on every change of a kernel's attributes takes some milliseconds.
   void change_attributes_slowly();
 
+  /// From now on so many bytes can be taken besides what is in use.
+  void limit_memory(std::size_t bytes);
+
   /// So many of the images that are loaded next are refused, as those of another architecture are.
   void refuse_images(int count);
 

@@ -467,6 +467,12 @@ TEST_F(Host, WorkspaceOfTheCallerHasToBeLargeEnoughAndAligned) {
 }
 
 TEST_F(Host, AbsurdSizesAreRefused) {
+  packjit_operator_options beyond = SmallConvolution::options();
+  beyond.struct_size = sizeof(beyond);
+  beyond.map_storage = 9;
+  packjit_operator* none = nullptr;
+  EXPECT_EQ(packjit_operator_create(device.get(), &beyond, &none), PACKJIT_BAD_ARGUMENT);
+  EXPECT_TRUE(says("packjit_operator_options: map_storage is 9")) << packjit_last_error();
   const OperatorHandle op = make_operator(device, SmallConvolution::options());
   packjit_shape shape{sizeof(shape), 1 << 20, 1 << 30, std::int64_t{1} << 40, 1, 2, 8, PACKJIT_TOKEN_MAJOR, 0};
   packjit_tensor tensor_of{sizeof(tensor_of), nullptr, 0, 0, {}, {}};
@@ -475,6 +481,24 @@ TEST_F(Host, AbsurdSizesAreRefused) {
   shape = {sizeof(shape), 1, 8, 0, 1, 2, 8, PACKJIT_TOKEN_MAJOR, 0};
   EXPECT_EQ(packjit_operator_prepare(op.get(), nullptr, PACKJIT_FORWARD, &shape), PACKJIT_BAD_ARGUMENT);
   EXPECT_TRUE(says("dim is 0")) << packjit_last_error();
+  // The gaps between elements alone take more than 63 bits; and what no call takes is not described.
+  shape = {sizeof(shape), 1, 1 << 30, std::int64_t{1} << 32, 1, 2, 8, PACKJIT_STRIDED, 0};
+  EXPECT_EQ(packjit_operator_describe(op.get(), PACKJIT_FORWARD, &shape, "x", &tensor_of), PACKJIT_BAD_ARGUMENT);
+  shape = {sizeof(shape), 1, 8, 4, 3, 2, 8, PACKJIT_TOKEN_MAJOR, 0};
+  EXPECT_EQ(packjit_operator_describe(op.get(), PACKJIT_FORWARD, &shape, "x", &tensor_of), PACKJIT_BAD_ARGUMENT);
+  EXPECT_TRUE(says("groups is 3, expected 0 or a number that divides dim (4)")) << packjit_last_error();
+  {
+    packjit_map_options options{sizeof(options), PACKJIT_POSITION_INDICES, 0, 1, 8, 0, 0};
+    const packjit_tensor boundaries =
+        tensor(conv.x.data(), PACKJIT_INT32, {std::int64_t{1} << 40, std::int64_t{1} << 40});
+    packjit_map* made = nullptr;
+    EXPECT_EQ(packjit_map_from_host(device.get(), nullptr, &options, &boundaries, &made), PACKJIT_BAD_ARGUMENT);
+    options.batch = 2147479551;  // as many rows as can be, and no room for a sequence
+    options.seqlen = 1;
+    options.max_sequences = options.max_seqlen = 1;
+    EXPECT_EQ(packjit_map_create(device.get(), nullptr, &options, PACKJIT_INT32, &made), PACKJIT_BAD_ARGUMENT);
+    EXPECT_TRUE(says("a map of 2147479551 rows: expected at most 2147479549")) << packjit_last_error();
+  }
 #if !defined(PACKJIT_SANITIZE)  // which end a program that asks for so much
   const packjit_map_options rows{sizeof(rows), PACKJIT_ROWS, 0, std::int64_t{1} << 30, std::int64_t{1} << 30, 0, 0};
   packjit_map* map = nullptr;

@@ -232,6 +232,8 @@ TEST_F(PythonCall, MisuseIsNamedAndTheGilComesBack) {
   EXPECT_TRUE(says("0 arguments were given, expected 6 and the tensors")) << packjit_last_error();
   refused_call("map is NULL", call(PACKJIT_CONV1D_PACK, PACKJIT_FORWARD, false, nullptr));
   refused_call("op is 3", call(3, PACKJIT_FORWARD, false, map.get()));
+  refused_call("argument 2 is 4294967297, beyond 32 bits",
+               call(PACKJIT_CONV1D_PACK, (std::int64_t{1} << 32) + PACKJIT_FORWARD, false, map.get()));
   refused_call("direction is 0", call(PACKJIT_CONV1D_PACK, 0, false, map.get()));
   refused_call("6 tensors were given, expected 12", call(PACKJIT_SSM_PACK, PACKJIT_FORWARD, false, map.get()));
   exchange.version.major = 2;
@@ -243,7 +245,7 @@ TEST_F(PythonCall, AnExceptionOfPythonIsLeftToPython) {
   const DeviceHandle device = open_host();
   const MapHandle map = map_from_positions(device, conv.positions);
   std::vector<void*> arguments = call(PACKJIT_CONV1D_PACK, PACKJIT_FORWARD, false, map.get());
-  for (const std::size_t wrong : {0, 1, 2, 5}) {
+  for (const std::size_t wrong : {0, 1, 2, 3, 4, 5}) {
     std::vector<void*> spoilt = arguments;
     spoilt[wrong] = kNone;
     EXPECT_EQ(run(spoilt, convolution()), std::nullopt) << wrong;
