@@ -55,13 +55,16 @@ class OwnContext {
 /// A stream of the current context and tensors in its memory, by name. Memory is given back with the object.
 class OnStream {
  public:
-  OnStream() { check(cuda().stream_create(&stream_, CU_STREAM_NON_BLOCKING), "create a stream"); }
+  /// On a stream of its own where none is given.
+  explicit OnStream(CUstream given = nullptr) : given_(given != nullptr), stream_(given) {
+    if (!given_) check(cuda().stream_create(&stream_, CU_STREAM_NON_BLOCKING), "create a stream");
+  }
   OnStream(const OnStream&) = delete;
   OnStream& operator=(const OnStream&) = delete;
   ~OnStream() {
     cuda().stream_synchronize(stream_);
     for (const auto& [name, place] : places_) cuda().memory_free(place.address);
-    cuda().stream_destroy(stream_);
+    if (!given_) cuda().stream_destroy(stream_);
   }
   [[nodiscard]] CUstream stream() const { return stream_; }
   void wait() const { check(cuda().stream_synchronize(stream_), "wait for a stream"); }
@@ -110,7 +113,8 @@ class OnStream {
     HostTensor shape;
     packjit_tensor view{};
   };
-  CUstream stream_ = nullptr;
+  bool given_;
+  CUstream stream_;
   std::map<std::string, Place> places_;
 };
 
@@ -142,8 +146,8 @@ packjit_shape scan_shape() {
 /// Forward and backward of a scan with a map that the GPU builds.
 class Scan {
  public:
-  explicit Scan(const DeviceHandle& device)
-      : op_(make_operator(device, options_of(scan_case(Operator::ssm_pack_bwd, 7)))) {
+  explicit Scan(const DeviceHandle& device, CUstream stream = nullptr)
+      : on(stream), op_(make_operator(device, options_of(scan_case(Operator::ssm_pack_bwd, 7)))) {
     const packjit_map_options options{
         sizeof(options), PACKJIT_POSITION_INDICES, PACKJIT_POSITIONS, 1, kSeqlen, kMostSequences, kSeqlen};
     packjit_map* map = nullptr;
@@ -464,16 +468,17 @@ TEST_F(ApiGpu, AMapReleasedInACaptureLeavesItValidAndItsMemoryToTheGraph) {
   cuda().graph_release(graph);
 }
 
-TEST_F(ApiGpu, TwoStreamsAtOnceHaveWorkspacesOfTheirOwn) {
+TEST_F(ApiGpu, StreamsAtOnceHaveWorkspacesOfTheirOwn) {
   const Primary primary;
   const DeviceHandle device = open(PACKJIT_GPU);
   std::atomic<int> wrong = 0;
   std::vector<std::thread> threads;
-  for (int i = 0; i < 4; ++i) {
-    threads.emplace_back([&] {
+  for (int i = 0; i < 8; ++i) {
+    // The default stream of a thread has the same handle in all of them.
+    threads.emplace_back([&, stream = i % 2 == 0 ? nullptr : CU_STREAM_PER_THREAD] {
       check(cuda().context_push(primary.context), "enter the context");
       {
-        Scan scan(device);
+        Scan scan(device, stream);
         scan.launch_all();
         const HostTensors first = scan.outputs();
         for (int repeat = 0; repeat < 100; ++repeat) {
