@@ -1,5 +1,7 @@
 """linear_cross_entropy and the fused norm against PyTorch's own functions."""
 
+import math
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -147,3 +149,28 @@ def test_sums_over_tokens_beyond_fp16_are_divided_first(chunk):
     (loss / tokens).backward()
     assert weight.grad.dtype is torch.float16
     assert torch.equal(weight.grad, torch.tensor([-4.5, 1.5, 1.5, 1.5], dtype=torch.float16)[:, None].expand(4, 8))
+
+
+@pytest.mark.parametrize("chunk", [2, 1])
+def test_small_weights_cost_no_precision_in_fp16(chunk):
+    """Of logits 0, p is 1/1024; times 2^-17 it is 0 in fp16, and the loss scale comes too late to save it."""
+    hidden, weight = torch.tensor([[1.0, 0.0]] * 2).half(), torch.tensor([[0.0, 0.0]] + [[0.0, 1.0]] * 1023).half()
+    hidden.requires_grad_(), weight.requires_grad_()
+    loss = linear_cross_entropy(hidden, weight, torch.tensor([0, 0]), torch.tensor([2.0**-17, 2.0**-6]), chunk)
+    assert abs(loss.item() / (math.log(1024) * (2.0**-17 + 2.0**-6)) - 1) < 1e-6
+    (loss * 2.0**16).backward()
+    assert torch.equal(hidden.grad, torch.tensor([[0.0, 1023 / 2048], [0.0, 1023.0]]).half())
+    expected = torch.tensor([[-1023 / 1024 * 1024.5, 0.0]] + [[1024.5 / 1024, 0.0]] * 1023).half()
+    assert torch.equal(weight.grad, expected)
+
+
+def test_fp16_is_as_exact_as_pytorch_with_a_loss_scale():
+    hidden, weight, targets, _ = drawn(torch.float16)
+    exact, theirs = ([tensor.detach().to(dtype).requires_grad_() for tensor in (hidden, weight)]
+                     for dtype in (torch.float64, torch.float16))
+    for h, w in (exact, theirs):
+        losses = F.cross_entropy((h @ w.t()).to(torch.promote_types(h.dtype, torch.float32)), targets, reduction="none")
+        ((losses * 1e-6).sum() * 2.0**20).backward()
+    (linear_cross_entropy(hidden, weight, targets, torch.full((TOKENS,), 1e-6)) * 2.0**20).backward()
+    for found, pytorchs, expected in zip((hidden, weight), theirs, exact):
+        assert relative(found.grad, expected.grad) < 1.2 * relative(pytorchs.grad, expected.grad) < 1e-3

@@ -9,6 +9,9 @@ from packjit.torch.arguments import takes_tensors
 from packjit.torch.fusion import fused
 from packjit.torch.ops import first_derivative
 
+# In fp16 dlogits are those of a token that weighs so much: a probability of 2.4e-7 is a normal number there, and
+# dhidden, at most 2 * 256 * max |weight|, stays finite for elements of weight up to 127.
+FP16_SCALE = 256.0
 CHUNK_TOKENS = 8192  # logits of so many tokens exist at a time: 0.8 GB in bf16 with 50,280 tokens in the vocabulary
 
 
@@ -39,8 +42,11 @@ def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: to
     hidden: (tokens, d_model), weight: (vocabulary, d_model), of one floating dtype; targets: (tokens) int64, negative
     where there is nothing to predict; weights: (tokens) fp32, taken as constants. Logits are computed for
     `chunk_tokens` tokens at a time, and the gradient of hidden and weight with them: the backward only scales both.
-    Divide the sum by the sum of the weights of the whole step (all micro-batches, all ranks), not of this call. With
-    fp16 the gradient of weight is multiplied and summed in fp32. fuse: through torch.compile on a GPU.
+    Divide the sum by the sum of the weights of the whole step (all micro-batches, all ranks), not of this call.
+
+    With fp16 the gradient of weight is multiplied and summed in fp32, and weights and the loss's own gradient come to
+    the gradients in fp32, before these are rounded once: small weights cost no precision under a loss scale. Elements
+    of weight have to be below 128 there. fuse: through torch.compile on a GPU.
     """
     if hidden.dim() != 2 or weight.dim() != 2 or hidden.shape[1] != weight.shape[1]:
         raise BadArgument(f"linear_cross_entropy takes hidden (tokens, d_model) and weight (vocabulary, d_model), "
@@ -53,7 +59,7 @@ def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: to
     if hidden.dtype != weight.dtype:
         raise BadArgument(f"linear_cross_entropy: hidden is {hidden.dtype} and weight {weight.dtype}: convert one of "
                           "them")
-    weights = weights.detach().masked_fill(targets < 0, 0)
+    weights = weights.detach().float().masked_fill(targets < 0, 0)
     return _LinearCrossEntropy.apply(hidden, weight, targets.clamp(min=0), weights, chunk_tokens, fuse,
                                      torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad))
 
@@ -66,14 +72,15 @@ def _losses(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) 
 
 def _losses_and_gradient(logits: torch.Tensor, targets: torch.Tensor,
                          weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Also dlogits = weights * (softmax(logits) - one_hot(targets)), in the logits' dtype."""
+    """Also dlogits = weights * (softmax(logits) - one_hot(targets)), in the logits' dtype; in fp16 with FP16_SCALE for
+    the weights, since small ones would leave nothing of it."""
     values = logits.float()
     log_sum = torch.logsumexp(values, dim=1, keepdim=True)
     chosen = values.gather(1, targets[:, None])
     loss = ((log_sum - chosen)[:, 0] * weights).sum()
     is_target = torch.arange(logits.shape[1], device=logits.device) == targets[:, None]
-    gradient = (torch.exp(values - log_sum) - is_target.float()) * weights[:, None]
-    return loss, gradient.to(logits.dtype)
+    factor = FP16_SCALE if logits.dtype is torch.float16 else weights[:, None]
+    return loss, ((torch.exp(values - log_sum) - is_target.float()) * factor).to(logits.dtype)
 
 
 def _scaled(tensor: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
@@ -100,25 +107,29 @@ class _LinearCrossEntropy(torch.autograd.Function):
         count = _fused_losses_and_gradient if fuse else _losses_and_gradient
         dhidden = torch.empty_like(hidden)
         # The sum over tokens is divided by their number only later: fp16 ends at 65,504.
-        wide = torch.float32 if weight.dtype is torch.float16 else weight.dtype
+        wide, owed = weight.dtype, None
+        if wide is torch.float16:
+            wide, owed = torch.float32, weights[:, None] / FP16_SCALE  # what dlogits lack
         dweight = torch.zeros_like(weight) if hidden.shape[0] == 0 else None
         for begin in range(0, hidden.shape[0], chunk_tokens):
             part = slice(begin, begin + chunk_tokens)
             part_loss, dlogits = count(hidden[part] @ weight.t(), targets[part], weights[part])
             loss = loss + part_loss
             dhidden[part] = dlogits @ weight
-            part_dweight = dlogits.t().to(wide) @ hidden[part].to(wide)
+            rows = hidden[part] if owed is None else hidden[part] * owed[part]
+            part_dweight = dlogits.t().to(wide) @ rows
             if hidden.shape[0] <= chunk_tokens:
                 dweight = part_dweight
             else:  # chunks are added up in fp32
                 dweight = part_dweight.float() if dweight is None else dweight.add_(part_dweight)
         ctx.fuse, ctx.dtype = fuse, weight.dtype
-        ctx.save_for_backward(dhidden, dweight.to(wide))
+        ctx.save_for_backward(dhidden, dweight.to(wide), owed)
         return loss
 
     @staticmethod
     @first_derivative("the gradient of linear_cross_entropy")
     def backward(ctx, dloss):
-        dhidden, dweight = ctx.saved_tensors
+        dhidden, dweight, owed = ctx.saved_tensors
         scale = _fused_scaled if ctx.fuse else _scaled
-        return scale(dhidden, dloss), scale(dweight, dloss).to(ctx.dtype), None, None, None, None, None
+        return (scale(dhidden, dloss if owed is None else dloss * owed), scale(dweight, dloss).to(ctx.dtype), None,
+                None, None, None, None)
