@@ -146,7 +146,5 @@ class MambaLM(nn.Module):
         hidden, _ = self.backbone.norm_f(hidden, residual, residual_dtype, self.fuse)
         if targets is None:
             return self.lm_head(hidden)
-        weight = self.lm_head.weight.to(hidden.dtype)
-        with torch.autocast(hidden.device.type, enabled=False):
-            return linear_cross_entropy(hidden.flatten(0, 1), weight, targets.flatten(), weights.flatten(),
-                                        self.chunk_tokens, self.fuse)
+        return linear_cross_entropy(hidden.flatten(0, 1), self.lm_head.weight, targets.flatten(), weights.flatten(),
+                                    self.chunk_tokens, self.fuse)

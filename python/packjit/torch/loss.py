@@ -7,7 +7,7 @@ import torch
 from packjit.errors import BadArgument
 from packjit.torch.arguments import takes_tensors
 from packjit.torch.fusion import fused
-from packjit.torch.ops import first_derivative
+from packjit.torch.ops import first_derivative, without_autocast
 
 # In fp16 dlogits are those of a token that weighs so much: a probability of 2.4e-7 is a normal number there, and
 # dhidden, at most 2 * 256 * max |weight|, stays finite for elements of weight up to 127.
@@ -46,7 +46,8 @@ def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: to
 
     With fp16 the gradient of weight is multiplied and summed in fp32, and weights and the loss's own gradient come to
     the gradients in fp32, before these are rounded once: small weights cost no precision under a loss scale. Elements
-    of weight have to be below 128 there. fuse: through torch.compile on a GPU.
+    of weight have to be below 128 there. Under autocast hidden and weight go to its dtype, as a Linear's would, and
+    nothing else does. fuse: through torch.compile on a GPU.
     """
     if hidden.dim() != 2 or weight.dim() != 2 or hidden.shape[1] != weight.shape[1]:
         raise BadArgument(f"linear_cross_entropy takes hidden (tokens, d_model) and weight (vocabulary, d_model), "
@@ -56,12 +57,16 @@ def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: to
     if targets.shape != hidden.shape[:1] or weights.shape != hidden.shape[:1]:
         raise BadArgument(f"linear_cross_entropy takes one target and one weight for each of {hidden.shape[0]} tokens, "
                           f"and was given {tuple(targets.shape)} and {tuple(weights.shape)}")
+    device_type = hidden.device.type
+    if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
+        hidden, weight = [tensor.to(torch.get_autocast_dtype(device_type)) for tensor in (hidden, weight)]
     if hidden.dtype != weight.dtype:
         raise BadArgument(f"linear_cross_entropy: hidden is {hidden.dtype} and weight {weight.dtype}: convert one of "
                           "them")
     weights = weights.detach().float().masked_fill(targets < 0, 0)
-    return _LinearCrossEntropy.apply(hidden, weight, targets.clamp(min=0), weights, chunk_tokens, fuse,
-                                     torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad))
+    with without_autocast(device_type):
+        return _LinearCrossEntropy.apply(hidden, weight, targets.clamp(min=0), weights, chunk_tokens, fuse,
+                                         torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad))
 
 
 def _losses(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
