@@ -1,6 +1,7 @@
 """Batches, models and comparisons for the tests of Mamba models."""
 
 import contextlib
+import copy
 import pathlib
 
 import torch
@@ -37,6 +38,29 @@ def real_rows():
             rows.append([])
         rows[-1].append(length)
     return positions_of(rows[:2], seqlen)
+
+
+class Adapter(torch.nn.Module):
+    """A Linear with another product of low rank beside it, as LoRA has: `weight` is that of the Linear alone."""
+
+    def __init__(self, base_layer, seed=7):
+        super().__init__()
+        drawn = torch.Generator().manual_seed(seed)
+        self.base_layer = base_layer
+        self.down, self.up = (torch.nn.Parameter(torch.randn(shape, generator=drawn)) for shape in (
+            (2, base_layer.in_features), (base_layer.out_features, 2)))
+
+    weight = property(lambda self: self.base_layer.weight)
+    bias = property(lambda self: self.base_layer.bias)
+
+    def forward(self, given):
+        return self.base_layer(given) + given @ self.down.t() @ self.up.t()
+
+    def merged(self):
+        """A plain Linear that computes the same."""
+        linear = copy.deepcopy(self.base_layer)
+        linear.weight = torch.nn.Parameter((self.weight + self.up @ self.down).detach())
+        return linear
 
 
 def tokens_of(positions):

@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from packed_models import (CONFIG, assert_close, error, gradients_of, model_of, random_rows,  # noqa: E402
+from packed_models import (CONFIG, Adapter, assert_close, error, gradients_of, model_of, random_rows,  # noqa: E402
                            real_rows, run_one_at_a_time, run_packed, tokens_of)
 
 from packjit.torch import SequenceMap  # noqa: E402
@@ -72,6 +72,23 @@ def test_patched_model_takes_every_form_and_is_itself_without():
         assert torch.equal(packed, embedded.logits)
         grown = theirs.generate(ids[:1, :4], max_new_tokens=3, do_sample=False)
     assert grown.shape == (1, 7)
+
+
+@pytest.mark.parametrize("patched_first", [False, True])
+def test_adapters_of_a_patched_model_work_and_learn(patched_first):
+    theirs, ids = theirs_of(model_of()).eval(), torch.arange(8)[None]
+    if patched_first:
+        patch_mamba(theirs)
+    mixer = theirs.backbone.layers[0].mixer
+    mixer.x_proj = Adapter(mixer.x_proj)
+    expected = theirs(ids).logits
+    assert error(patch_mamba(theirs)(ids, position_ids=ids).logits, expected) < FP32_BOUND
+    theirs(ids, position_ids=ids, labels=ids).loss.backward()
+    assert mixer.x_proj.up.grad.abs().sum() > 0
+    mixer.dt_proj = Adapter(mixer.dt_proj)  # transformers itself may read no more than its weight
+    adapted = theirs(ids, position_ids=ids).logits
+    mixer.dt_proj = mixer.dt_proj.merged()
+    assert error(adapted, theirs(ids).logits) < FP32_BOUND
 
 
 def test_a_copy_of_a_patched_model_is_a_model_of_its_own():

@@ -1,16 +1,17 @@
 """The packed model is the same model as one run sequence by sequence: logits, loss and every gradient."""
 
 import math
+import types
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import references  # noqa: E402
-from packed_models import (CONFIG, assert_close, error, gradients_of, model_of, own_logits, positions_of,  # noqa: E402
-                           random_rows, real_rows, run_one_at_a_time, run_packed, tokens_of)
+from packed_models import (CONFIG, Adapter, assert_close, error, gradients_of, model_of, own_logits,  # noqa: E402
+                           positions_of, random_rows, real_rows, run_one_at_a_time, run_packed, tokens_of)
 
-from packjit.errors import PackjitError  # noqa: E402
+from packjit.errors import BadArgument, PackjitError  # noqa: E402
 from packjit.torch import CONFIGURATIONS, Mamba, MambaConfig, MambaLM, SequenceMap, next_token_targets  # noqa: E402
 from packjit.torch import mamba_inner  # noqa: E402
 
@@ -259,3 +260,125 @@ def test_the_head_stays_the_embedding():
         assert other.lm_head.weight is other.backbone.embedding.weight
         assert len(list(other.parameters())) == len(list(model.parameters()))
     assert model.bfloat16().lm_head.weight is model.backbone.embedding.weight
+
+
+def small_block(seed=0, **options):
+    torch.manual_seed(seed)
+    return Mamba(8, d_state=2, dt_rank=3, **options)
+
+
+def run_block(block):
+    """Output and the gradient of what the block is given, for two sequences of 5 and 3 tokens."""
+    drawn = torch.Generator().manual_seed(4)
+    dtype = block.in_proj.weight.dtype
+    hidden = torch.randn(1, 8, 8, generator=drawn).to(dtype).requires_grad_()
+    out = block(hidden, position_indices=torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2]]))
+    out.backward(torch.randn(out.shape, generator=drawn).to(dtype))
+    return out.detach(), hidden.grad
+
+
+def assert_same(block, other):
+    for found, expected in zip(run_block(block), run_block(other)):
+        assert error(found, expected) < FP32_BOUND
+
+
+@pytest.mark.parametrize("name", ["in_proj", "x_proj", "dt_proj", "out_proj"])
+def test_an_adapter_around_a_projection_works_and_learns(name):
+    block, merged = small_block(), small_block()
+    adapter = Adapter(getattr(block, name))
+    setattr(block, name, adapter)
+    setattr(merged, name, adapter.merged())
+    assert_same(block, merged)
+    dweight = getattr(merged, name).weight.grad
+    assert error(adapter.up.grad, dweight @ adapter.down.detach().t()) < FP32_BOUND
+    assert error(adapter.base_layer.weight.grad, dweight) < FP32_BOUND
+    assert error(block.dt_proj.bias.grad, merged.dt_proj.bias.grad) < FP32_BOUND
+
+
+def own_forward(layer):
+    plain = layer.forward
+    layer.forward = lambda given: plain(2 * given)
+
+
+@pytest.mark.parametrize("way", [
+    lambda layer: layer.register_forward_hook(lambda module, given, out: 2 * out),
+    lambda layer: layer.register_forward_pre_hook(lambda module, given: (2 * given[0],)), own_forward])
+def test_hooks_of_a_projection_are_called(way):
+    block, doubled = small_block(), small_block()
+    way(block.x_proj)
+    with torch.no_grad():
+        doubled.x_proj.weight *= 2
+    assert_same(block, doubled)
+
+
+def test_backward_hooks_of_a_projection_are_called():
+    block, seen = small_block(), []
+    block.dt_proj.register_full_backward_hook(lambda module, dgiven, dout: seen.append(dout[0].shape))
+    assert_same(block, small_block())
+    assert seen == [(1, 8, 16)]
+
+
+def test_biases_of_projections():
+    """One of x_proj is, for dt, one of dt_proj; a dt_proj without is one with zeros."""
+    block, other = small_block(), small_block()
+    block.x_proj = torch.nn.Linear(16, 7)
+    with torch.no_grad():
+        block.x_proj.weight.copy_(other.x_proj.weight)
+        block.x_proj.bias.copy_(torch.tensor([0.5, -1.0, 0.25, 0, 0, 0, 0]))
+        other.dt_proj.bias += other.dt_proj.weight @ torch.tensor([0.5, -1.0, 0.25])
+    assert_same(block, other)
+    block, other = small_block(), small_block()
+    block.dt_proj.bias = None
+    torch.nn.init.zeros_(other.dt_proj.bias)
+    assert_same(block, other)
+
+
+def test_a_projection_may_give_another_dtype():
+    block, plain = small_block(dtype=torch.bfloat16), small_block(dtype=torch.bfloat16)
+    for layer in (block.x_proj, block.dt_proj):
+        layer.register_forward_hook(lambda module, given, out: out.float())
+    for found, expected in zip(run_block(block), run_block(plain)):
+        assert found.dtype is torch.bfloat16 and error(found, expected) < BF16_BOUND
+
+
+class Doubled(torch.nn.Module):
+    def forward(self, weight):
+        return 2 * weight
+
+
+def test_parametrized_layers_stay_fused(monkeypatch):
+    monkeypatch.delattr("packjit.torch.mamba.separately")
+    block, doubled = small_block(), small_block()
+    for name in ("conv1d", "x_proj", "dt_proj"):
+        torch.nn.utils.parametrize.register_parametrization(getattr(block, name), "weight", Doubled())
+        with torch.no_grad():
+            getattr(doubled, name).weight *= 2
+    assert_same(block, doubled)
+
+
+def test_layers_that_accelerate_moves_stay_fused(monkeypatch):
+    """What its hooks for a device_map look like; with offloading weights are elsewhere until the layer is called."""
+    block = small_block()
+    for layer in (block.conv1d, block.x_proj, block.dt_proj):
+        layer.forward, layer._hf_hook = layer.forward, types.SimpleNamespace(offload=False)
+    with monkeypatch.context() as patched:
+        patched.delattr("packjit.torch.mamba.separately")
+        assert_same(block, small_block())
+    block.conv1d._hf_hook.offload = True
+    with pytest.raises(BadArgument, match="conv1d is a Conv1d with a forward or hooks of its own"):
+        run_block(block)
+
+
+def test_a_convolution_that_is_more_is_refused():
+    class Adapted(torch.nn.Conv1d):
+        def forward(self, given):
+            return 2 * super().forward(given)
+
+    block = small_block()
+    block.conv1d = Adapted(16, 16, 4, groups=16, padding=3)
+    with pytest.raises(BadArgument, match="conv1d is a Adapted with a forward .* Leave conv1d out of what is adapted"):
+        run_block(block)
+    block = small_block()
+    block.conv1d.register_forward_hook(lambda module, given, out: 2 * out)
+    with pytest.raises(BadArgument, match="conv1d is a Conv1d with .* remove its hooks"):
+        run_block(block)

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import nn
 
-from packjit.errors import WrongType
-from packjit.torch.mamba_inner import mamba_inner
+from packjit.errors import BadArgument, WrongType
+from packjit.torch.mamba_inner import mamba_inner, product, separately
 from packjit.torch.sequence_map import SequenceMap
 
 
@@ -90,9 +90,33 @@ def as_sequence_map(tokens: torch.Tensor, seq_map: SequenceMap | None, position_
     return SequenceMap.from_seq_idx(seq_idx)
 
 
+def is_plain(module: nn.Module, layer: type[nn.Module]) -> bool:
+    """Whether a call of `module` is layer.forward with its weight and bias and no more, so that these may be used
+    without the call: what an adapter, a quantized layer or a hook does would be left out, without a word. A layer
+    that is parametrized is plain: its weight is what the parametrization gives. So is one that accelerate gave a
+    forward for a device_map without offloading, which only moves what it is given to the layer's GPU."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    if type(module).forward is not layer.forward or any(map(len, hooks)):
+        return False
+    return "forward" not in module.__dict__ or not getattr(getattr(module, "_hf_hook", None), "offload", True)
+
+
 def mix(block: nn.Module, hidden_states: torch.Tensor, seq_map: SequenceMap, checkpoints: bool = False) -> torch.Tensor:
-    """A Mamba block's forward with the parameters of any module that names them as the official block does."""
-    y = mamba_inner(block.in_proj(hidden_states), block.conv1d.weight.squeeze(1), block.conv1d.bias,
-                    block.x_proj.weight, block.dt_proj.weight, -torch.exp(block.A_log.float()), block.D.float(),
-                    block.dt_proj.bias.float(), seq_map, checkpoints)
+    """A Mamba block's forward with the parameters of any module that names them as the official block does. Where
+    x_proj or dt_proj is not a plain Linear it is called, between separate operators."""
+    conv1d, x_proj, dt_proj = block.conv1d, block.x_proj, block.dt_proj
+    if not is_plain(conv1d, nn.Conv1d):
+        raise BadArgument(f"Mamba: conv1d is a {type(conv1d).__name__} with a forward or hooks of its own, expected a "
+                          "plain torch.nn.Conv1d: called, it would reach over the boundaries of sequences. Leave "
+                          "conv1d out of what is adapted, or merge the adapter into its weight; remove its hooks")
+    xz, A, D = block.in_proj(hidden_states), -torch.exp(block.A_log.float()), block.D.float()
+    convolution = conv1d.weight.squeeze(1), conv1d.bias
+    x_is_product = is_plain(x_proj, nn.Linear) and x_proj.bias is None
+    delta_bias = dt_proj.bias.float() if is_plain(dt_proj, nn.Linear) and dt_proj.bias is not None else None
+    if x_is_product and delta_bias is not None:
+        y = mamba_inner(xz, *convolution, x_proj.weight, dt_proj.weight, A, D, delta_bias, seq_map, checkpoints)
+    else:  # the bias of a dt_proj that is not called is added in fp32
+        y = separately(xz, *convolution, product(x_proj.weight) if x_is_product else x_proj,
+                       dt_proj if delta_bias is None else product(dt_proj.weight), A, D, delta_bias, seq_map,
+                       checkpoints)
     return block.out_proj(y)

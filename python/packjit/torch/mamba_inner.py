@@ -7,6 +7,8 @@ Here each gradient is written where the next product reads it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -32,18 +34,32 @@ def mamba_inner(xz: Tensor, conv_weight: Tensor, conv_bias: Tensor | None, x_pro
         with ops.without_autocast(device_type):
             return _MambaInner.apply(live_map(seq_map.handle), seq_map.handle,
                                      checkpoints and torch.is_grad_enabled(), xz, *arguments[1:])
-    # The same of separate operators, for whatever traces or intercepts them.
+    return separately(xz, conv_weight, conv_bias, product(x_proj_weight), product(dt_proj_weight), A, D, delta_bias,
+                      seq_map, checkpoints)
+
+
+def separately(xz: Tensor, conv_weight: Tensor, conv_bias: Tensor | None, x_proj: Callable, dt_proj: Callable,
+               A: Tensor, D: Tensor, delta_bias: Tensor | None, seq_map: SequenceMap,
+               checkpoints: bool = False) -> Tensor:
+    """mamba_inner of separate operators, for whatever traces or intercepts them, and where projections are more than
+    a product with a weight: x_proj(x) and dt_proj(dt) may be any functions of activations."""
     x, z = xz.chunk(2, dim=-1)
     conv_weight, conv_bias = conv_weight.to(xz.dtype), None if conv_bias is None else conv_bias.to(xz.dtype)
     x = conv1d_pack(x, conv_weight, conv_bias, seq_map=seq_map)
-    dt, B, C = (x @ x_proj_weight.to(xz.dtype).t()).split(_sizes(dt_proj_weight, A), dim=-1)
-    delta = dt @ dt_proj_weight.to(xz.dtype).t()
-    return ssm_pack(x, delta, A, B.unsqueeze(2), C.unsqueeze(2), D, z, delta_bias, seq_map=seq_map,
+    projected = x_proj(x).to(x.dtype)
+    dt, B, C = projected.split(_sizes(projected, A), dim=-1)
+    return ssm_pack(x, dt_proj(dt).to(x.dtype), A, B.unsqueeze(2), C.unsqueeze(2), D, z, delta_bias, seq_map=seq_map,
                     checkpoints=checkpoints)
 
 
-def _sizes(dt_proj_weight: Tensor, A: Tensor) -> list[int]:
-    return [dt_proj_weight.shape[1], A.shape[1], A.shape[1]]
+def product(weight: Tensor) -> Callable[[Tensor], Tensor]:
+    """What a Linear without bias computes, in the activation's dtype."""
+    return lambda activation: activation @ weight.to(activation.dtype).t()
+
+
+def _sizes(projected: Tensor, A: Tensor) -> list[int]:
+    """Channels of dt, B and C in x_proj's output."""
+    return [projected.shape[-1] - 2 * A.shape[1], A.shape[1], A.shape[1]]
 
 
 class _MambaInner(torch.autograd.Function):
@@ -56,7 +72,7 @@ class _MambaInner(torch.autograd.Function):
         x_in, z = xz.chunk(2, dim=-1)
         x, _ = ops.conv_forward(seq_map, x_in, conv_weight, conv_bias, None, True, False)
         projected = x @ x_proj_weight.t()
-        dt, B, C = projected.split(_sizes(dt_proj_weight, A), dim=-1)
+        dt, B, C = projected.split(_sizes(projected, A), dim=-1)
         delta = dt @ dt_proj_weight.t()
         y, _, stored = ops.ssm_forward(
             seq_map, (x, delta, A, B.unsqueeze(2), C.unsqueeze(2), D, z, delta_bias, None), True, False,
@@ -72,7 +88,7 @@ class _MambaInner(torch.autograd.Function):
         (xz, conv_weight, conv_bias, x_proj_weight, dt_proj_weight, A, D, delta_bias, x, projected, delta, stored,
          handle) = ctx.saved_tensors
         refuse_changed(ctx.handle, ctx.version, handle)
-        sizes = _sizes(dt_proj_weight, A)
+        sizes = _sizes(projected, A)
         x_in, z = xz.chunk(2, dim=-1)
         dt, B, C = projected.split(sizes, dim=-1)
         if ops.needs_operators(dy):  # as in a batch of gradients: nothing can be written in place
