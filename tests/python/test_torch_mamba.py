@@ -382,3 +382,33 @@ def test_a_convolution_that_is_more_is_refused():
     block.conv1d.register_forward_hook(lambda module, given, out: 2 * out)
     with pytest.raises(BadArgument, match="conv1d is a Conv1d with .* remove its hooks"):
         run_block(block)
+
+
+def run_loss(model):
+    """Loss and gradients with weights of 0.5 to 2.5, and nothing to predict at the fourth token."""
+    ids = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
+    targets, weights = ids.flip(1), torch.arange(1, 11).view(2, 5) / 4 + 0.25
+    targets[0, 3] = -100
+    loss = model(ids, SequenceMap.rows(2, 5, ids.device), targets=targets, weights=weights)
+    loss.backward()
+    return loss.detach(), model.backbone.norm_f.weight.grad, model.backbone.layers[0].mixer.A_log.grad
+
+
+def test_an_adapter_around_the_head_works_and_learns():
+    model, merged, plain = model_of(), model_of(), model_of()
+    adapter = model.lm_head = Adapter(model.lm_head)
+    merged.lm_head = adapter.merged()
+    expected = run_loss(merged)
+    assert all(error(*pair) < FP32_BOUND for pair in zip(run_loss(model), expected))
+    assert error(run_loss(plain)[0], expected[0]) > 0.1
+    assert error(adapter.up.grad, merged.lm_head.weight.grad @ adapter.down.detach().t()) < FP32_BOUND
+
+
+def test_a_bias_and_hooks_of_the_head_count():
+    model, hooked, plain = model_of(), model_of(), model_of()
+    bias = torch.linspace(-1, 1, 32)
+    model.lm_head.bias = torch.nn.Parameter(bias)
+    hooked.lm_head.register_forward_hook(lambda module, given, out: out + bias)
+    expected = run_loss(hooked)
+    assert all(error(*pair) < FP32_BOUND for pair in zip(run_loss(model), expected))
+    assert error(run_loss(plain)[0], expected[0]) > 0.01

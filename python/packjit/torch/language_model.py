@@ -6,11 +6,12 @@ import dataclasses
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from packjit.torch.fusion import add_rms_norm, fused_add_rms_norm
 from packjit.torch.loss import CHUNK_TOKENS, linear_cross_entropy
-from packjit.torch.mamba import Mamba, as_sequence_map
+from packjit.torch.mamba import Mamba, as_sequence_map, is_plain
 from packjit.torch.sequence_map import SequenceMap
 
 
@@ -131,7 +132,9 @@ class MambaLM(nn.Module):
 
         Without targets: logits (batch, seqlen, padded vocabulary). With targets (batch, seqlen) int64 and weights
         (batch, seqlen): the weighted sum of the tokens' losses, a scalar in fp32, for the caller to divide by the
-        sum of the weights of the whole step. next_token_targets() gives both from input_ids and positions.
+        sum of the weights of the whole step. next_token_targets() gives both from input_ids and positions. A head
+        that is more than a Linear without bias (an adapter, a quantized layer, one with hooks) is called, so that the
+        logits of all tokens exist at once.
         """
         if (targets is None) != (weights is None):
             raise ValueError("targets and weights come together: one without the other was given. Weights of 1 weigh "
@@ -146,5 +149,9 @@ class MambaLM(nn.Module):
         hidden, _ = self.backbone.norm_f(hidden, residual, residual_dtype, self.fuse)
         if targets is None:
             return self.lm_head(hidden)
-        return linear_cross_entropy(hidden.flatten(0, 1), self.lm_head.weight, targets.flatten(), weights.flatten(),
-                                    self.chunk_tokens, self.fuse)
+        targets, weights = targets.flatten(), weights.flatten()
+        if is_plain(self.lm_head, nn.Linear) and self.lm_head.bias is None:
+            return linear_cross_entropy(hidden.flatten(0, 1), self.lm_head.weight, targets, weights, self.chunk_tokens,
+                                        self.fuse)
+        losses = F.cross_entropy(self.lm_head(hidden).flatten(0, 1).float(), targets.clamp(min=0), reduction="none")
+        return (losses * weights.detach().float().masked_fill(targets < 0, 0)).sum()
