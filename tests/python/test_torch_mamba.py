@@ -412,3 +412,28 @@ def test_a_bias_and_hooks_of_the_head_count():
     expected = run_loss(hooked)
     assert all(error(*pair) < FP32_BOUND for pair in zip(run_loss(model), expected))
     assert error(run_loss(plain)[0], expected[0]) > 0.01
+
+
+def test_the_layer_inside_an_adapter_stays_the_embedding():
+    for device in ("cpu", "meta"):
+        model, other = model_of(), MambaLM(CONFIG, device=device)
+        for each in (model, other):
+            each.lm_head = Adapter(each.lm_head)
+        assert model.to("cpu").bfloat16().lm_head.weight is model.backbone.embedding.weight
+        assert other.to_empty(device="cpu").lm_head.weight is other.backbone.embedding.weight
+        other.load_state_dict(model.state_dict(), assign=True)
+        assert other.lm_head.weight is other.backbone.embedding.weight
+        assert torch.equal(other.lm_head.weight, model.lm_head.weight)
+        other.tie_weights()
+
+
+def test_a_head_with_a_weight_of_its_own_keeps_it():
+    model, other = model_of(), model_of()
+    for each in (model, other):
+        each.lm_head = torch.nn.Linear(16, 32, bias=False)
+    own = model.lm_head.weight.detach().clone()
+    assert torch.equal(model.to("cpu").lm_head.weight, own)
+    other.load_state_dict(model.state_dict(), assign=True)
+    assert torch.equal(other.lm_head.weight, own) and not torch.equal(other.backbone.embedding.weight, own)
+    other.tie_weights()
+    assert other.lm_head.weight is other.backbone.embedding.weight

@@ -102,18 +102,31 @@ class MambaLM(nn.Module):
         self.backbone = Backbone(config, device, dtype)
         self.lm_head = nn.Linear(config.d_model, config.padded_vocab_size, bias=False, device="meta", dtype=dtype)
         self.tie_weights()
-        self.register_load_state_dict_post_hook(lambda model, _: model.tie_weights())
+        self.register_load_state_dict_post_hook(lambda model, _: model.tie_weights(model.__dict__.pop("_tied_before")))
         self._init_weights()
 
-    def tie_weights(self) -> None:
-        """Makes the head's weight the embedding's. What may replace parameters does it: to_empty(), load_state_dict()
-        with assign=True."""
-        self.lm_head.weight = self.backbone.embedding.weight
+    def tie_weights(self, heads: list[nn.Module] | None = None) -> None:
+        """Makes the embedding's weight that of the head too, unless the head has none of its own, as an adapter. What
+        may replace parameters does it with the `heads` that were tied: to_empty(), load_state_dict() with assign=True.
+        """
+        for head in [self.lm_head] if heads is None else heads:
+            if "weight" in head._parameters:
+                head.weight = self.backbone.embedding.weight
+
+    def _tied(self) -> list[nn.Module]:
+        """The head, or the layer inside an adapter; nothing, where the head was given a weight of its own."""
+        shared = self.backbone.embedding.weight
+        return [module for module in self.lm_head.modules() if module._parameters.get("weight") is shared]
 
     def _apply(self, *arguments, **named):
+        tied = self._tied()
         super()._apply(*arguments, **named)
-        self.tie_weights()
+        self.tie_weights(tied)
         return self
+
+    def _load_from_state_dict(self, *arguments, **named):  # called before its parts load
+        self._tied_before = self._tied()
+        super()._load_from_state_dict(*arguments, **named)
 
     @torch.no_grad()
     def _init_weights(self) -> None:
