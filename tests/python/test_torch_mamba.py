@@ -1,5 +1,6 @@
 """The packed model is the same model as one run sequence by sequence: logits, loss and every gradient."""
 
+import io
 import math
 import types
 
@@ -437,3 +438,17 @@ def test_a_head_with_a_weight_of_its_own_keeps_it():
     assert torch.equal(other.lm_head.weight, own) and not torch.equal(other.backbone.embedding.weight, own)
     other.tie_weights()
     assert other.lm_head.weight is other.backbone.embedding.weight
+
+
+def test_a_saved_model_is_the_same_and_stays_tied():
+    model, file, ids = model_of(), io.BytesIO(), torch.arange(6)[None]
+    torch.save(model, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    with torch.no_grad():
+        assert torch.equal(own_logits(loaded)(ids), own_logits(model)(ids))
+    assert loaded.lm_head.weight is loaded.backbone.embedding.weight is not model.lm_head.weight
+    other = model_of(seed=5)
+    loaded.load_state_dict(other.state_dict(), assign=True)
+    assert torch.equal(loaded.lm_head.weight, other.lm_head.weight)
+    assert loaded.bfloat16().lm_head.weight is loaded.backbone.embedding.weight

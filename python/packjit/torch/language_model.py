@@ -87,6 +87,10 @@ class Backbone(nn.Module):
         self.norm_f = RMSNorm(config.d_model, config.norm_epsilon, device, dtype)
 
 
+def _tie_after_load(model: MambaLM, _) -> None:  # by this name the model can be pickled
+    model.tie_weights(model.__dict__.pop("_tied_before"))
+
+
 class MambaLM(nn.Module):
     """Embedding, `n_layer` blocks of RMSNorm and Mamba, a norm, and a head that shares the embedding's weight.
 
@@ -102,7 +106,7 @@ class MambaLM(nn.Module):
         self.backbone = Backbone(config, device, dtype)
         self.lm_head = nn.Linear(config.d_model, config.padded_vocab_size, bias=False, device="meta", dtype=dtype)
         self.tie_weights()
-        self.register_load_state_dict_post_hook(lambda model, _: model.tie_weights(model.__dict__.pop("_tied_before")))
+        self.register_load_state_dict_post_hook(_tie_after_load)
         self._init_weights()
 
     def tie_weights(self, heads: list[nn.Module] | None = None) -> None:
