@@ -110,5 +110,7 @@ def test_patch_refuses_what_it_cannot_do():
         theirs(ids, position_ids=positions, attention_mask=(positions >= 0).long())
     with pytest.raises(ValueError, match="labels of a packed batch need position_ids"):
         theirs(ids, seq_map=SequenceMap.from_position_indices(positions), labels=ids)
+    with pytest.raises(ValueError, match=r"labels have shape \(1, 24\), expected position_ids' .*, \(2, 24\)"):
+        theirs(ids, position_ids=positions, labels=ids[:1])
     with pytest.raises(ValueError, match="Linear has no MambaMixer"):
         patch_mamba(torch.nn.Linear(2, 2))

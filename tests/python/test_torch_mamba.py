@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 import types
 
 import pytest
@@ -452,3 +453,15 @@ def test_a_saved_model_is_the_same_and_stays_tied():
     loaded.load_state_dict(other.state_dict(), assign=True)
     assert torch.equal(loaded.lm_head.weight, other.lm_head.weight)
     assert loaded.bfloat16().lm_head.weight is loaded.backbone.embedding.weight
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (6,), (1, 6)])
+@pytest.mark.parametrize("name", ["targets", "weights"])
+def test_targets_and_weights_of_another_shape_are_refused(name, shape):
+    """The number of elements alone says nothing: those of a transposed batch belong to other tokens."""
+    ids = torch.zeros(2, 3, dtype=torch.int64)
+    given = {"targets": ids, "weights": torch.ones(2, 3)}
+    given[name] = given[name].reshape(shape)
+    expected = f"{name} has shape {shape}, expected input_ids' (batch, seqlen), (2, 3)"
+    with pytest.raises(BadArgument, match=re.escape(expected)):
+        model_of()(ids, SequenceMap.rows(2, 3, ids.device), **given)

@@ -7,6 +7,7 @@ import functools
 import torch
 from torch import nn
 
+from packjit.errors import BadArgument
 from packjit.torch.mamba import as_sequence_map, mix
 from packjit.torch.sequence_map import SequenceMap
 
@@ -58,6 +59,9 @@ def _model_forward(self, input_ids=None, *, position_ids=None, seq_map=None, cu_
         if position_ids is None:
             raise ValueError("labels of a packed batch need position_ids, which say where a label would cross "
                              "sequences; or compute the loss from the logits")
+        if labels.shape != position_ids.shape:
+            raise BadArgument(f"labels have shape {tuple(labels.shape)}, expected position_ids' (batch, seqlen), "
+                              f"{tuple(position_ids.shape)}")
         # transformers shifts: the logits of token t are compared with label t + 1.
         kwargs["labels"] = torch.where(position_ids > 0, labels, -100)
     tokens = input_ids if input_ids is not None else kwargs["inputs_embeds"]

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from packjit.errors import BadArgument
 from packjit.torch.fusion import add_rms_norm, fused_add_rms_norm
 from packjit.torch.loss import CHUNK_TOKENS, linear_cross_entropy
 from packjit.torch.mamba import Mamba, as_sequence_map, is_plain
@@ -156,6 +157,10 @@ class MambaLM(nn.Module):
         if (targets is None) != (weights is None):
             raise ValueError("targets and weights come together: one without the other was given. Weights of 1 weigh "
                              "padding too; next_token_targets() makes both")
+        for name, given in (("targets", targets), ("weights", weights)):
+            if given is not None and given.shape != input_ids.shape:
+                raise BadArgument(f"MambaLM: {name} has shape {tuple(given.shape)}, expected input_ids' (batch, "
+                                  f"seqlen), {tuple(input_ids.shape)}")
         seq_map = as_sequence_map(input_ids, seq_map, position_indices, cu_seqlens, seq_idx)
         hidden = self.backbone.embedding(input_ids)
         if torch.is_autocast_enabled(hidden.device.type):
