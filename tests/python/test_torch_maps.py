@@ -1,6 +1,7 @@
 """Boundaries in packjit.torch: their forms, how long a map lives, building it anew, and who may use it."""
 
 import copy
+import functools
 import pickle
 
 import pytest
@@ -79,6 +80,88 @@ def test_a_map_built_anew_is_refused_behind_saved_tensor_hooks_and_recomputation
         hooked.backward()
     with pytest.raises((packjit.PackjitError, RuntimeError), match="updated between|modified by an inplace"):
         plain.backward()
+
+
+def ways_around_versions():
+    """[(name, function of a map, the same called plainly)] of what goes through the registered operators while hooks
+    keep what autograd saves, so that it does not see for itself that a map was updated; and the leaf."""
+    from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+    torch.manual_seed(0)
+    block, x = pt.Mamba(DIM, 4), random(BATCH, SEQLEN, DIM, seed=1).requires_grad_()
+    A, B = torch.complex(-torch.rand(DIM, 3), torch.randn(DIM, 3)), torch.randn(BATCH, SEQLEN, 1, 6)
+    contexts = functools.partial(create_selective_checkpoint_contexts,
+                                 lambda *_, **__: CheckpointPolicy.PREFER_RECOMPUTE)
+
+    def scan(seq_map, u=x):
+        return pt.ssm_pack(u, u, A, B, B, seq_map=seq_map)
+
+    def mix(seq_map):
+        return block(x, seq_map)
+
+    def hooked(function, hooks):
+        def call(seq_map):
+            with hooks():
+                return function(seq_map)
+        return call
+
+    copies = functools.partial(torch.autograd.graph.saved_tensors_hooks, torch.clone, lambda kept: kept)
+    compiled = torch.compile(mix, backend="aot_eager", fullgraph=True)
+    return [("hooks", hooked(scan, torch.autograd.graph.save_on_cpu), scan),
+            ("recomputed", lambda seq_map: checkpoint(scan, seq_map, x, use_reentrant=False), scan),
+            ("selective", lambda seq_map: checkpoint(mix, seq_map, use_reentrant=False, context_fn=contexts), mix),
+            ("compiled", hooked(compiled, torch.autograd.graph.save_on_cpu), mix),  # keeps the handle itself
+            ("compiled, copies", hooked(compiled, copies), mix)], x
+
+
+def test_an_update_before_the_backward_is_refused_on_every_way():
+    ways, x = ways_around_versions()
+    for name, function, plain in ways:
+        expected, = torch.autograd.grad(plain(seq_map_on("cpu")).sum(), x)
+        for limits in ({"max_sequences": 7, "max_seqlen": 12}, {}):
+            seq_map = seq_map_on("cpu", **limits)
+            assert_close(torch.autograd.grad(function(seq_map).sum(), x)[0], expected, name)
+            out = function(seq_map).sum()
+            seq_map.update(POSITIONS.roll(1, 0))
+            if not limits and name in ("hooks", "compiled"):  # they keep the old map, which is another one
+                assert_close(torch.autograd.grad(out, x)[0], expected, name)
+            else:
+                with pytest.raises(packjit.PackjitError, match="updated between"):
+                    torch.autograd.grad(out, x)
+
+
+def test_a_map_is_updated_inside_a_compiled_function(device):
+    from torch._dynamo.testing import CompileCounterWithBackend
+    counter = CompileCounterWithBackend("aot_eager")
+    seq_map, given = seq_map_on(device, max_sequences=7, max_seqlen=12), conv_inputs(device)
+
+    @functools.partial(torch.compile, backend=counter, fullgraph=True)
+    def convolve(positions):
+        seq_map.update(positions)
+        return pt.conv1d_pack(**given, seq_map=seq_map)
+
+    for positions in (POSITIONS, POSITIONS.roll(1, 0), torch.arange(SEQLEN).repeat(BATCH, 1)):
+        positions = positions.to(device)
+        expected = pt.conv1d_pack(**given, seq_map=pt.SequenceMap.from_position_indices(positions, 7, 12))
+        assert torch.equal(convolve(positions), expected)
+        assert torch.equal(pt.conv1d_pack(**given, seq_map=seq_map), expected)
+    assert counter.frame_count == 1
+
+
+def test_a_map_is_made_and_updated_inside_a_compiled_function(device):
+    def convolve(first, second, x, weight, bias):
+        seq_map = pt.SequenceMap.from_position_indices(first, 7, 12)
+        seq_map.update(second)
+        return pt.conv1d_pack(x, weight, bias, seq_map=seq_map)
+
+    whole, second = torch.arange(SEQLEN).repeat(BATCH, 1).to(device), POSITIONS.to(device)
+    results = []
+    for function in (convolve, torch.compile(convolve, backend="aot_eager", fullgraph=True)):
+        given = conv_inputs(device)
+        out = function(whole, second, **given)
+        out.sum().backward()
+        results.append([out, *[tensor.grad for tensor in given.values()]])
+    assert all(torch.equal(*pair) for pair in zip(*results))
+    assert torch.equal(results[0][0], pt.conv1d_pack(**conv_inputs(device), seq_map=seq_map_on(device)))
 
 
 def test_a_new_map_is_refused_in_a_recomputed_chain():

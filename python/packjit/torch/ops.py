@@ -24,7 +24,7 @@ from packjit import _c
 from packjit._library import library
 from packjit.errors import BadArgument, PackjitError
 from packjit.torch import calls
-from packjit.torch.sequence_map import live_map, refuse_changed
+from packjit.torch.sequence_map import map_of_id, refuse_changed
 
 # --- what the C calls need, and their outputs -------------------------------------------------------------------------
 
@@ -259,7 +259,7 @@ def _filled(tensors, like: Tensor) -> Tuple[Tensor, ...]:
 
 
 def _conv_kernel(x, weight, bias, initial_states, seq_map, silu, final_states, n_sequences):
-    return _filled(conv_forward(live_map(seq_map), x, weight, bias, initial_states, silu, final_states), x)
+    return _filled(conv_forward(map_of_id(seq_map), x, weight, bias, initial_states, silu, final_states), x)
 
 
 def _conv_fake(x, weight, bias, initial_states, seq_map, silu, final_states, n_sequences):
@@ -268,7 +268,7 @@ def _conv_fake(x, weight, bias, initial_states, seq_map, silu, final_states, n_s
 
 
 def _conv_backward_kernel(x, weight, bias, initial_states, dout, dfinal_states, seq_map, silu):
-    return _filled(conv_backward(live_map(seq_map), x, weight, bias, initial_states, dout, dfinal_states, silu), x)
+    return _filled(conv_backward(map_of_id(seq_map), x, weight, bias, initial_states, dout, dfinal_states, silu), x)
 
 
 def _conv_backward_fake(x, weight, bias, initial_states, dout, dfinal_states, seq_map, silu):
@@ -279,7 +279,7 @@ def _conv_backward_fake(x, weight, bias, initial_states, dout, dfinal_states, se
 def _ssm_kernel(u, delta, A, B, C, D, z, delta_bias, initial_states, seq_map, softplus, final_states, n_sequences,
                 checkpoints):
     inputs = u, delta, A, B, C, D, z, delta_bias, initial_states
-    return _filled(ssm_forward(live_map(seq_map), inputs, softplus, final_states, checkpoints), u)
+    return _filled(ssm_forward(map_of_id(seq_map), inputs, softplus, final_states, checkpoints), u)
 
 
 def _ssm_fake(u, delta, A, B, C, D, z, delta_bias, initial_states, seq_map, softplus, final_states, n_sequences,
@@ -291,7 +291,7 @@ def _ssm_fake(u, delta, A, B, C, D, z, delta_bias, initial_states, seq_map, soft
 
 def _ssm_backward_kernel(u, delta, A, B, C, D, z, delta_bias, initial_states, dout, dfinal_states, checkpoints, seq_map,
                          softplus):
-    return _filled(ssm_backward(live_map(seq_map), u, delta, A, B, C, D, z, delta_bias, initial_states, dout,
+    return _filled(ssm_backward(map_of_id(seq_map), u, delta, A, B, C, D, z, delta_bias, initial_states, dout,
                                 dfinal_states, checkpoints, softplus), u)
 
 
@@ -336,11 +336,13 @@ def _conv_setup(ctx, inputs, output):
     x, weight, bias, initial_states, seq_map, silu, final_states, _ = inputs
     ctx.save_for_backward(x, weight, bias, initial_states, seq_map)
     ctx.silu, ctx.final_states = silu, final_states
+    ctx.map = seq_map, seq_map._version
     ctx.set_materialize_grads(False)
 
 
 def _conv_formula(ctx, dout, dfinal_states):
     *inputs, seq_map = ctx.saved_tensors
+    refuse_changed(*ctx.map, seq_map)
     if dout is None:
         dout = torch.zeros_like(inputs[0])
     gradients = op_conv_backward(*inputs, dout, dfinal_states if ctx.final_states else None, seq_map, ctx.silu)
@@ -351,6 +353,7 @@ def _ssm_setup(ctx, inputs, output):
     *tensors, seq_map, softplus, final_states, _, checkpoints = inputs
     ctx.save_for_backward(*tensors, output[2] if checkpoints else None, seq_map)
     ctx.softplus, ctx.final_states = softplus, final_states
+    ctx.map = seq_map, seq_map._version
     if checkpoints:
         ctx.mark_non_differentiable(output[2])
     ctx.set_materialize_grads(False)
@@ -358,6 +361,7 @@ def _ssm_setup(ctx, inputs, output):
 
 def _ssm_formula(ctx, dout, dfinal_states, _):
     *inputs, stored, seq_map = ctx.saved_tensors
+    refuse_changed(*ctx.map, seq_map)
     if dout is None:
         dout = torch.zeros_like(inputs[0])
     gradients = op_ssm_backward(*inputs, dout, dfinal_states if ctx.final_states else None, stored, seq_map,

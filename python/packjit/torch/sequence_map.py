@@ -2,7 +2,8 @@
 
 Operators of torch.library take tensors and numbers. So a map goes through them as `handle`, a tensor () int64 on the
 CPU that holds an id; ids lead to live maps. Nothing of a batch is specialised or guarded that way. Whatever keeps the
-handle, or another tensor on its memory, keeps the map: autograd does, for the backward.
+handle, or another tensor on its memory, keeps the map: autograd does, for the backward. An update gives the map another
+handle and forgets the old id, so that a backward cannot take the new boundaries for those of its forward.
 """
 
 from __future__ import annotations
@@ -47,24 +48,30 @@ def stream_of(device: torch.device) -> int:
 
 
 def live_map(handle: Tensor) -> packjit.SequenceMap:
-    """The map behind a handle tensor. Raises BadArgument where it is gone."""
+    """The map behind the handle of a SequenceMap. Raises BadArgument where it is gone."""
     try:
         return handle._packjit_map
     except AttributeError:  # a copy of the tensor that was made
-        pass
-    key = int(handle)
-    found = _live.get(key)
+        return map_of_id(handle)
+
+
+def map_of_id(handle: Tensor) -> packjit.SequenceMap:
+    """The map behind a handle tensor that may be an old one, or a copy, as graphs and saved-tensor hooks keep them.
+    Raises BadArgument where the map is gone or was updated since."""
+    found = _live.get(int(handle))
     seq_map = None if found is None else found()
     if seq_map is None:
-        raise BadArgument(f"the SequenceMap {key} of this call is gone; keep it until the backward has run")
+        raise BadArgument("the SequenceMap of this call is gone, or was updated between a forward and its backward, "
+                          "which needs the old boundaries; keep it until the backward has run and update it after "
+                          "that, or make a map for each batch")
     return seq_map
 
 
 def refuse_changed(handle: Tensor, version: int, saved: Tensor) -> None:
     """Raises where the map was built anew since the handle had `version`, or `saved`, the handle among saved tensors,
     is another map's. autograd sees that by itself in saved tensors, but not in those that hooks keep (save_on_cpu) or
-    make again (torch.utils.checkpoint)."""
-    if handle._version != version or (saved is not handle and int(saved) != int(handle)):
+    make again (torch.utils.checkpoint). What is traced has no id to read; its operators look their map up."""
+    if handle._version != version or (saved is not handle and type(saved) is Tensor and int(saved) != int(handle)):
         raise PackjitError("the SequenceMap was updated between this forward and its backward, which needs the old "
                            "boundaries; update it after the backward, or make a map for each batch")
 
@@ -116,14 +123,17 @@ def _(boundaries, form, batch, seqlen, max_sequences, max_seqlen, device):
 # Declared to mutate the handle, so that torch.compile keeps its place among the operators that use the map, and
 # autograd refuses a backward whose map was built anew since the forward.
 @torch.library.custom_op("packjit::update_sequence_map", mutates_args=("handle",),
-                         schema="(Tensor(a!) handle, Tensor boundaries) -> ()")
-def _update(handle: Tensor, boundaries: Tensor) -> None:
-    live_map(handle).build(boundaries.contiguous(), stream_of(boundaries.device))
+                         schema="(Tensor(a!) handle, Tensor boundaries) -> Tensor")
+def _update(handle: Tensor, boundaries: Tensor) -> Tensor:
+    seq_map = map_of_id(handle)
+    seq_map.build(boundaries.contiguous(), stream_of(boundaries.device))
+    _live.pop(int(handle), None)
+    return _handle_of(seq_map)
 
 
 @_update.register_fake
 def _(handle, boundaries):
-    return None
+    return torch.empty((), dtype=torch.int64, device="cpu")
 
 
 class SequenceMap:
@@ -193,7 +203,8 @@ class SequenceMap:
         """Builds the map anew for the next batch, from boundaries of the same form, shape and dtype.
 
         With limits the memory stays, nothing waits, and the building can be captured in a CUDA graph; a backward that
-        still needs the old boundaries is refused by autograd ("modified by an inplace operation")."""
+        still needs the old boundaries is refused: by autograd ("modified by an inplace operation"), and with a
+        PackjitError where hooks keep or make again what autograd saves."""
         if self.form == "rows":
             raise BadArgument("SequenceMap.update: a map of rows has no boundaries")
         if not isinstance(boundaries, Tensor):
@@ -204,7 +215,7 @@ class SequenceMap:
         if self.max_sequences is None:
             self._fill(boundaries)
         else:
-            torch.ops.packjit.update_sequence_map(self.handle, boundaries)
+            self.handle = torch.ops.packjit.update_sequence_map(self.handle, boundaries)
 
     def check(self) -> None:
         """Waits for the current stream. Raises BadArgument where boundaries broke a rule or a limit since the last
