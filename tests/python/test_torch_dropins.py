@@ -310,12 +310,25 @@ def test_states_of_the_convolution(device):
     room = torch.empty_like(zeros)
     out_second, written = pt.causal_conv1d_fn(second, **options, initial_states=states, return_final_states=True,
                                               final_states_out=room)
-    assert written is room and torch.equal(room, halves["x"][..., -3:])
+    assert not room.requires_grad and torch.equal(room, halves["x"][..., -3:]) and torch.equal(written, room)
     found = torch.cat([out_first, out_second], 2)
     assert_close(found, expected, "in two calls")
     expected.square().sum().backward()
     found.square().sum().backward()
     assert_close(halves["x"].grad, whole["x"].grad, "gradient in two calls")
+
+
+def test_room_for_final_states_serves_step_after_step(device):
+    room, weight = torch.empty(1, 1, 3, device=device), torch.ones(1, 4, device=device, requires_grad=True)
+    for step in range(2):
+        x = torch.tensor([[[1., 2., 3., 4. + step]]], device=device, requires_grad=True)
+        out, states = pt.causal_conv1d_fn(x, weight, return_final_states=True, final_states_out=room)
+        assert states is not room and room.tolist() == states.tolist() == [[[2, 3, 4 + step]]]
+        assert not room.requires_grad
+        (out.sum() + 10 * states.sum()).backward()
+        assert x.grad.tolist() == [[[4, 13, 12, 11]]]  # one for each tap that meets the token, ten for its state
+    with torch.no_grad():
+        assert pt.causal_conv1d_fn(x, weight, return_final_states=True, final_states_out=room)[1] is room
 
 
 def test_states_of_the_scan_in_two_calls(device):

@@ -156,7 +156,8 @@ def causal_conv1d_fn(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, s
     """As causal_conv1d's causal_conv1d_fn, with boundaries besides; the formula is that of conv1d_pack.
 
     x: (batch, dim, seqlen), any strides. weight: (dim, width). bias: (dim). seq_idx: (batch, seqlen) int32, negative is
-    padding. initial_states: (batch, dim, width - 1). final_states_out: as these, written in place and returned.
+    padding. initial_states: (batch, dim, width - 1). final_states_out: as these, written in place, without a gradient;
+    it is what is returned as final states where those have no gradient, otherwise they are a tensor of their own.
     activation: None, "silu" or "swish". Dtypes as for conv1d_pack. Without boundaries each row is one sequence. As
     there, with seq_idx initial_states are for the sequences that rows begin with, and final states are excluded; with
     position_indices, cu_seqlens or seq_map, states are (n_sequences, dim, width - 1), one for each sequence.
@@ -191,7 +192,10 @@ def causal_conv1d_fn(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, s
         if final_states_out.shape != states.shape:
             raise BadArgument(f"causal_conv1d_fn: final_states_out has shape {tuple(final_states_out.shape)}, expected "
                               f"{tuple(states.shape)}")
-        states = final_states_out.copy_(states)
+        with torch.no_grad():  # the caller's memory gets numbers, and no part in the graph
+            final_states_out.copy_(states)
+        if not states.requires_grad:
+            states = final_states_out
     return out.transpose(1, 2), states
 
 
