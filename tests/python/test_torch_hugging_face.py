@@ -65,6 +65,7 @@ def test_patched_model_takes_every_form_and_is_itself_without():
         whole = theirs(ids[:, :9]).logits
         patch_mamba(theirs)
         assert torch.equal(theirs(ids[:, :9]).logits, whole)
+        assert torch.equal(theirs(ids[:, :9], torch.ones_like(ids[:, :9])).logits, whole)
         packed = theirs(ids, position_ids=positions).logits
         assert torch.equal(packed, theirs(ids, seq_map=SequenceMap.from_position_indices(positions)).logits)
         assert error(packed[1, 3:12], theirs(ids[1:, 3:12]).logits[0]) < FP32_BOUND
@@ -112,5 +113,7 @@ def test_patch_refuses_what_it_cannot_do():
         theirs(ids, seq_map=SequenceMap.from_position_indices(positions), labels=ids)
     with pytest.raises(ValueError, match=r"labels have shape \(1, 24\), expected position_ids' .*, \(2, 24\)"):
         theirs(ids, position_ids=positions, labels=ids[:1])
+    with pytest.raises(TypeError, match="a packed batch takes only input_ids without a name"):
+        theirs(ids, None, position_ids=positions)
     with pytest.raises(ValueError, match="Linear has no MambaMixer"):
         patch_mamba(torch.nn.Linear(2, 2))

@@ -45,13 +45,16 @@ def _mixer_forward(self, hidden_states, *args, attention_mask=None, **kwargs):
     return type(self).forward(self, hidden_states, *args, attention_mask=attention_mask, **kwargs)
 
 
-def _model_forward(self, input_ids=None, *, position_ids=None, seq_map=None, cu_seqlens=None, seq_idx=None,
+def _model_forward(self, input_ids=None, *args, position_ids=None, seq_map=None, cu_seqlens=None, seq_idx=None,
                    labels=None, attention_mask=None, **kwargs):
     original = type(self).forward
-    if labels is not None:
-        kwargs["labels"] = labels
     if all(form is None for form in (position_ids, seq_map, cu_seqlens, seq_idx)):
-        return original(self, input_ids, attention_mask=attention_mask, **kwargs)
+        # What is named here, so that a Trainer keeps these columns of a data set, may have come in `args`.
+        kwargs.update({name: value for name, value in (("labels", labels), ("attention_mask", attention_mask))
+                       if value is not None})
+        return original(self, input_ids, *args, **kwargs)
+    if args:
+        raise TypeError("a packed batch takes only input_ids without a name; give the other arguments by name")
     if attention_mask is not None and not bool(attention_mask.all()):
         raise ValueError("a packed batch was given an attention_mask that hides tokens: say padding by negative "
                          "position_ids instead")
