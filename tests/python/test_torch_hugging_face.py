@@ -92,6 +92,19 @@ def test_adapters_of_a_patched_model_work_and_learn(patched_first):
     assert error(adapted, theirs(ids).logits) < FP32_BOUND
 
 
+def test_generation_is_that_of_the_model_without_the_patch():
+    theirs = theirs_of(model_of()).eval()
+    ids = tokens_of(random_rows())[:, :6]
+    mask = torch.ones_like(ids)
+    mask[1, :2] = 0
+    patched = patch_mamba(copy.deepcopy(theirs))
+    for options in ({"attention_mask": mask}, {"attention_mask": mask, "use_cache": False}, {}):
+        grown = [model.generate(ids, max_new_tokens=3, do_sample=False, output_logits=True,
+                                return_dict_in_generate=True, **options) for model in (theirs, patched)]
+        assert torch.equal(grown[0].sequences, grown[1].sequences)
+        assert all(error(*pair) < FP32_BOUND for pair in zip(*[of.logits for of in grown]))
+
+
 def test_a_copy_of_a_patched_model_is_a_model_of_its_own():
     positions, theirs = random_rows(), patch_mamba(theirs_of(model_of())).eval()
     ids = tokens_of(positions)

@@ -36,7 +36,16 @@ def patch_mamba(model: nn.Module) -> nn.Module:
                              "only")
     for module, forward in ((model, _model_forward), *[(mixer, _mixer_forward) for mixer in mixers]):
         module.forward = functools.partial(forward, module)  # its class keeps the one that is called without boundaries
+    if hasattr(model, "prepare_inputs_for_generation"):
+        model.prepare_inputs_for_generation = functools.partial(_generation_inputs, model)
     return model
+
+
+def _generation_inputs(self, input_ids, inputs_embeds=None, **kwargs):
+    """generate() makes position_ids for every model whose forward takes some: those are no packed batch."""
+    inputs = type(self).prepare_inputs_for_generation(self, input_ids, inputs_embeds=inputs_embeds, **kwargs)
+    inputs.pop("position_ids", None)
+    return inputs
 
 
 def _mixer_forward(self, hidden_states, *args, attention_mask=None, **kwargs):
