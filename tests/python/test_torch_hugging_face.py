@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 from packed_models import (CONFIG, Adapter, assert_close, error, gradients_of, model_of, random_rows,  # noqa: E402
                            real_rows, run_one_at_a_time, run_packed, tokens_of)
 
+from packjit.errors import BadArgument  # noqa: E402
 from packjit.torch import SequenceMap  # noqa: E402
 from packjit.torch.hugging_face import patch_mamba  # noqa: E402
 
@@ -90,6 +91,35 @@ def test_adapters_of_a_patched_model_work_and_learn(patched_first):
     adapted = theirs(ids, position_ids=ids).logits
     mixer.dt_proj = mixer.dt_proj.merged()
     assert error(adapted, theirs(ids).logits) < FP32_BOUND
+
+
+def loss_by_hand(theirs, ids, positions, pairs):
+    """The mean over (row, token, label) of what the packed logits say of them."""
+    logits = theirs(ids, position_ids=positions).logits.log_softmax(-1)
+    return -sum(logits[pair] for pair in pairs) / len(pairs)
+
+
+def test_a_label_is_predicted_from_the_token_before_it_in_its_sequence_alone():
+    """A row that begins with padding and goes on with a sequence has, like a start, a token that nothing predicts."""
+    positions = torch.tensor([[-1, 3, 4, 5, -1, -1, 0, 1]])
+    theirs, ids = patch_mamba(theirs_of(model_of())), torch.arange(8)[None]
+    expected = loss_by_hand(theirs, ids, positions, [(0, 1, 2), (0, 2, 3), (0, 6, 7)])
+    assert error(theirs(ids, position_ids=positions, labels=ids).loss, expected) < FP32_BOUND
+
+
+def test_labels_that_were_counted_before_they_were_dropped_are_refused():
+    """As a Trainer counts them: all of columns 1 on that are not -100."""
+    positions, ids = torch.tensor([[0, 1, 2, 0, 1, -1]]), torch.arange(6)[None]
+    theirs = patch_mamba(theirs_of(model_of()))
+    with pytest.raises(BadArgument, match="set labels to -100 .* in the collator"):
+        theirs(ids, position_ids=positions, labels=ids, num_items_in_batch=torch.tensor(5))
+    collated = torch.tensor([[0, 1, 2, -100, 4, -100]])  # nobody counts the first of a row
+    expected = loss_by_hand(theirs, ids, positions, [(0, 0, 1), (0, 1, 2), (0, 3, 4)])
+    for options in ({}, {"num_items_in_batch": torch.tensor(3)}):
+        assert error(theirs(ids, position_ids=positions, labels=collated, **options).loss, expected) < FP32_BOUND
+    shifted = torch.tensor([[1, 2, -100, 4, -100, -100]])
+    found = theirs(ids, position_ids=positions, labels=ids, shift_labels=shifted, num_items_in_batch=3).loss
+    assert error(found, expected) < FP32_BOUND
 
 
 def test_generation_is_that_of_the_model_without_the_patch():

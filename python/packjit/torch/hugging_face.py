@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from packjit.errors import BadArgument
+from packjit.torch.loss import next_token_targets
 from packjit.torch.mamba import as_sequence_map, mix
 from packjit.torch.sequence_map import SequenceMap
 
@@ -20,8 +21,11 @@ def patch_mamba(model: nn.Module) -> nn.Module:
 
     Its forward then takes one of position_ids (batch, seqlen; 0, 1, 2... anew in each sequence, negative is padding),
     seq_map, cu_seqlens or seq_idx. Its weights stay where they are, so a trainer, a checkpoint or a state dict sees no
-    difference. No label is predicted from another sequence: with labels, position_ids are needed, and where they are 0
-    or negative the label is ignored. Without boundaries, the model is what it was: for generation, for example. Packed
+    difference. No label is predicted from another sequence: with labels, position_ids are needed, and a label is
+    ignored (-100) unless its position is one more than that of the token before. A Trainer counts the labels of a step
+    (num_items_in_batch) before the model sees them, so there the collator has to set those to -100; BadArgument where
+    it did not, since the loss would be too small. shift_labels, which say what each token has to predict, are used as
+    they are. Without boundaries, the model is what it was: for generation, for example. Packed
     calls keep no cache and take no attention_mask: padding is a negative position. Not for nn.DataParallel, whose
     copies would use the first GPU's parameters: take DistributedDataParallel. Raises ValueError where the model
     has no Mamba mixer, or one with another activation than SiLU.
@@ -68,6 +72,8 @@ def _model_forward(self, input_ids=None, *args, position_ids=None, seq_map=None,
         raise ValueError("a packed batch was given an attention_mask that hides tokens: say padding by negative "
                          "position_ids instead")
     if labels is not None:
+        kwargs["labels"] = labels
+    if labels is not None and kwargs.get("shift_labels") is None:
         if position_ids is None:
             raise ValueError("labels of a packed batch need position_ids, which say where a label would cross "
                              "sequences; or compute the loss from the logits")
@@ -75,7 +81,12 @@ def _model_forward(self, input_ids=None, *args, position_ids=None, seq_map=None,
             raise BadArgument(f"labels have shape {tuple(labels.shape)}, expected position_ids' (batch, seqlen), "
                               f"{tuple(position_ids.shape)}")
         # transformers shifts: the logits of token t are compared with label t + 1.
-        kwargs["labels"] = torch.where(position_ids > 0, labels, -100)
+        predicted = next_token_targets(labels, position_ids)[1].roll(1, 1) > 0
+        if kwargs.get("num_items_in_batch") is not None and bool((~predicted & (labels != -100))[:, 1:].any()):
+            raise BadArgument("num_items_in_batch was counted with labels that no token of their sequence predicts: "
+                              "set labels to -100 where position_ids are not one more than those of the token before, "
+                              "at every start of a sequence and in padding, before they are counted: in the collator")
+        kwargs["labels"] = torch.where(predicted, labels, -100)
     tokens = input_ids if input_ids is not None else kwargs["inputs_embeds"]
     kwargs["use_cache"] = False
     # attention_mask is the one argument that transformers hands down to every mixer as it is, also when a checkpointed
