@@ -42,7 +42,7 @@ class Step:
     seq_idx, int32: the slot; document_ids, int64; document_offsets, int64: each token's place in its document;
     loss_weights, float32, 0 in padding: divide the weighted loss by the sum of the weights of all ranks and steps of an
     update. cu_seqlens, int64, has another shape: offsets of intervals in the flattened rows, where the padding of a row
-    is an interval of its own, so that intervals are not slots.
+    is an interval of its own, so that intervals are not slots, nor within the packer's limits.
     """
 
     epoch: int
@@ -90,7 +90,8 @@ class Packer:
     where it is done. Any thread may use it.
 
     Attributes: max_sequences and max_seqlen, pieces of a step and tokens of a piece that no step of any epoch exceeds:
-    limits for sequence maps, so that the same kernels serve every step.
+    limits for sequence maps of position_indices or seq_idx, so that the same kernels serve every step. cu_seqlens has
+    an interval for the padding of a row besides: its limits are max_sequences + rows and pack_length.
     """
 
     def __init__(self, lengths: Sequence[int], pack_length: int, *, method: str = "local-greedy", rows: int = 1,

@@ -1,6 +1,7 @@
 """packjit.packing: steps as NumPy arrays."""
 
 import json
+import random
 import threading
 
 import numpy as np
@@ -65,6 +66,23 @@ def test_ranks_together_have_every_token_once_an_epoch(method):
         assert shapes == {(2, 16)} and len(counts) == 1
         seen = np.concatenate(seen)
         np.testing.assert_array_equal(np.sort(seen[seen >= 0]), TOKENS)
+
+
+def test_limits_of_maps_hold_for_every_form_of_boundaries():
+    """With cu_seqlens the padding of a row is an interval, which may be one too many and longer than any piece."""
+    drawn, beyond = random.Random(0), 0
+    for _ in range(100):
+        lengths = [drawn.choice([1, 2, 3, 5, 8, 20, 33]) for _ in range(drawn.randint(1, 30))]
+        rows, pack_length, ranks = drawn.choice([1, 2, 3]), drawn.choice([4, 8, 16, 32]), drawn.choice([1, 2, 4])
+        method = drawn.choice(METHODS)
+        for rank in range(ranks):
+            packer = Packer(lengths, pack_length, method=method, rows=rows, rank=rank, ranks=ranks)
+            for step in (*packer, *packer):
+                assert len(step.pieces) <= packer.max_sequences and step.position_indices.max() < packer.max_seqlen
+                intervals = np.diff(step.cu_seqlens)
+                assert len(intervals) <= packer.max_sequences + rows and intervals.max() <= pack_length
+                beyond += len(intervals) > packer.max_sequences or intervals.max() > packer.max_seqlen
+    assert beyond > 0
 
 
 def test_divided_in_turn_each_rank_has_every_other_document_of_the_order():
