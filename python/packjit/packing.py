@@ -18,7 +18,7 @@ import numpy as np
 
 from packjit import _c
 from packjit._library import check, library
-from packjit.errors import BadArgument, choice, whole
+from packjit.errors import BadArgument, Uncopyable, choice, whole
 
 METHODS = ("next-fit", "local-greedy", "ffd", "bfd", "length-groups", "balanced")
 LOSS_UNITS = {"token": _c.LOSS_PER_TOKEN, "document": _c.LOSS_PER_DOCUMENT}
@@ -82,7 +82,7 @@ class Step:
         return result
 
 
-class Packer:
+class Packer(Uncopyable):
     """The steps of one rank, epoch after epoch, in every epoch with the documents in another order.
 
     Every rank makes one of the same documents and options with its own `rank`; they need not talk to each other, and

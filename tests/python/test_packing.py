@@ -1,6 +1,8 @@
 """packjit.packing: steps as NumPy arrays."""
 
+import copy
 import json
+import pickle
 import random
 import threading
 
@@ -184,6 +186,13 @@ def test_arrays_outlive_the_next_step_and_the_packer():
     packer.next()
     del packer
     assert first.pieces.dtype == PIECE and first.document_offsets.tolist() == [[0, 1, 2, 3]]
+
+
+def test_packers_are_not_copied():
+    """A copy would have the handle of a packer that may be gone."""
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="a packjit Packer cannot be copied or pickled"):
+            copied(Packer(LENGTHS, 16))
 
 
 def test_threads_share_the_steps_of_a_packer():
