@@ -7,7 +7,6 @@
 
 #include "cli/database_access.hpp"
 #include "cli/kernel_report.hpp"
-#include "database/shipped.hpp"
 #include "runtime/config_choice.hpp"
 #include "runtime/cuda_device.hpp"
 #include "runtime/errors.hpp"
@@ -46,21 +45,11 @@ GpuProperties asked_gpu(int number, const std::string& arch, const std::vector<D
   return gpu_properties(survey.gpus[static_cast<std::size_t>(number)]);
 }
 
-Choice choice_of(const Spec& spec, const Workload& work, const std::string& arch, const std::vector<Database>& given,
-                 const GpuProperties& gpu) {
-  if (given.empty() && arch.empty()) return choose_config(spec, gpu, work);
+Choice choice_of(const Spec& spec, const Workload& work, const std::vector<Database>& given, const GpuProperties& gpu) {
+  if (given.empty()) return choose_config(spec, gpu, work);
   std::vector<const Database*> databases;
   databases.reserve(given.size());
   for (const Database& database : given) databases.push_back(&database);
-  // An architecture alone is no model: what was tuned on any GPU of it counts.
-  std::vector<Database> own;
-  if (given.empty() && !database_location().off) {
-    if (database_location().problem.empty()) {
-      for (const auto& file : user_databases()) own.push_back(file->load());
-    }
-    for (const Database& database : own) databases.push_back(&database);
-    for (const Database& database : shipped_databases()) databases.push_back(&database);
-  }
   return look_up(databases, spec, gpu, work);
 }
 
@@ -129,7 +118,7 @@ ConfigQuestion::Answer ConfigQuestion::answer(const Spec& spec, const std::strin
   given.reserve(databases_.size());
   for (const std::string& path : databases_) given.push_back(read_database(path));
   const GpuProperties gpu = asked_gpu(gpu_, arch, given);
-  return {gpu, choice_of(spec, work, arch, given, gpu)};
+  return {gpu, choice_of(spec, work, given, gpu)};
 }
 
 }  // namespace packjit

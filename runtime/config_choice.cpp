@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <utility>
 
 #include "database/shipped.hpp"
+#include "runtime/errors.hpp"
 
 namespace packjit {
 namespace {
@@ -40,6 +42,28 @@ ConfigChooser& ConfigChooser::shared() {
   return *kChooser;
 }
 
+std::string ConfigChooser::read_user_databases(const GpuProperties& gpu, std::vector<Database>& databases) {
+  std::vector<std::string> stems;
+  try {
+    stems = database_stems(files_, location_.folder);
+  } catch (const EnvironmentError& error) {
+    return error.what();
+  }
+  const std::string own = database_stem(gpu);
+  const auto load = [&](const std::string& stem, const std::optional<GpuProperties>& model) {
+    return DatabaseFile(files_, location_.folder, stem, model, clock_, log_).load();
+  };
+  // Where only an architecture is asked about there is no model.
+  if (gpu.multiprocessors > 0) databases.push_back(load(own, gpu));
+  for (const std::string& stem : stems) {
+    if (stem == own || !stem.starts_with(gpu.arch + "_")) continue;
+    Database other = load(stem, std::nullopt);
+    // A file under another model's name may be a copy of anything; `packjit db check` reports it.
+    if (other.gpu && database_stem(*other.gpu) == stem) databases.push_back(std::move(other));
+  }
+  return {};
+}
+
 const std::vector<const Database*>& ConfigChooser::databases_for(const GpuProperties& gpu) {
   const std::lock_guard lock(mutex_);
   const auto [it, is_new] = models_.try_emplace(database_stem(gpu));
@@ -49,15 +73,14 @@ const std::vector<const Database*>& ConfigChooser::databases_for(const GpuProper
     if (log_) log_({LogLevel::event, "tuning databases are not used: PACKJIT_DATABASE_DIR is off", {}});
     return model.databases;
   }
-  std::string text;
-  if (location_.problem.empty()) {
-    model.user = DatabaseFile(files_, location_.folder, it->first, gpu, clock_, log_).load();
-    model.databases.push_back(&model.user);
-    text = counted(model.user);
-  } else {
-    text = "no tuning database of the user's";
-    if (log_) log_({LogLevel::warning, fmt::format("tuned entries are not used: {}", location_.problem), {}});
+  std::string text, problem = location_.problem;
+  if (problem.empty()) problem = read_user_databases(gpu, model.user);
+  if (log_ && !problem.empty()) log_({LogLevel::warning, fmt::format("tuned entries are not used: {}", problem), {}});
+  for (const Database& database : model.user) {
+    model.databases.push_back(&database);
+    text += (text.empty() ? "" : ", ") + counted(database);
   }
+  if (text.empty()) text = "no tuning database of the user's";
   for (const Database& database : shipped_) {
     if (!database.gpu || database.gpu->arch != gpu.arch) continue;
     model.databases.push_back(&database);

@@ -15,9 +15,9 @@ namespace packjit {
 /// What look-ups compare of a device.
 [[nodiscard]] GpuProperties gpu_properties(const DeviceInfo& device);
 
-/// Looks Configs up in the user's database of a GPU model and in those that were shipped. Files are read at the first
-/// question about a model, never again: what is tuned meanwhile counts from the next process on. Safe to use from
-/// several threads.
+/// Looks Configs up in the user's databases of a GPU's architecture and in those that were shipped. Files are read at
+/// the first question about a model, never again: what is tuned meanwhile counts from the next process on. Safe to use
+/// from several threads.
 class ConfigChooser {
  public:
   /// `files` and `shipped` must outlive it.
@@ -29,6 +29,8 @@ class ConfigChooser {
 
  private:
   const std::vector<const Database*>& databases_for(const GpuProperties& gpu);
+  /// The GPU's own first, then those of other models of its architecture; returns why some could not be read.
+  [[nodiscard]] std::string read_user_databases(const GpuProperties& gpu, std::vector<Database>& databases);
 
   FileSystem& files_;
   const DatabaseLocation location_;
@@ -36,7 +38,7 @@ class ConfigChooser {
   const Clock clock_;
   const LogCallback log_;
   struct Model {
-    Database user;
+    std::vector<Database> user;
     std::vector<const Database*> databases;  ///< the user's first
   };
   std::mutex mutex_;

@@ -20,10 +20,12 @@ const Workload kWork{4096, 8, 1536, 512};
 class ConfigChoices : public testing::Test {
  public:
   /// Puts an entry with this tile into the user's database.
-  void tune(int tile) {
+  void tune(int tile, const GpuProperties& gpu = test_gpu()) { tune(tile, gpu, database_stem(gpu)); }
+  void tune(int tile, const GpuProperties& gpu, const std::string& stem) {
     Entry entry = test_entry();
+    entry.gpu = gpu;
     entry.config.values.set("tile_tokens", tile);
-    DatabaseFile file(files, "/data", database_stem(test_gpu()), test_gpu(), clock.clock(), records.callback());
+    DatabaseFile file(files, "/data", stem, gpu, clock.clock(), records.callback());
     ASSERT_TRUE(file.append(entry));
   }
   ConfigChooser chooser(std::span<const Database> shipped = {}, DatabaseLocation location = {"/data", false, ""}) {
@@ -122,6 +124,35 @@ TEST_F(ConfigChoices, K49_FilesAreReadAtTheFirstQuestionOnly) {
   other.multiprocessors = 114;
   (void)one.choose(Spec(Operator::conv1d_pack_fwd), other, kWork);
   EXPECT_GT(accesses(), after);
+}
+
+TEST_F(ConfigChoices, TheUsersDatabasesOfOtherModelsServeTheArchitecture) {
+  const Spec spec(Operator::conv1d_pack_fwd);
+  GpuProperties smaller = test_gpu(), older = test_gpu(), any;
+  smaller.multiprocessors = 114;
+  older.arch = "sm_80";
+  any.arch = "sm_90";
+  tune(40, older);
+  tune(24, smaller, "sm_90_98sm_00000000");  // a copy under the name of another model
+  EXPECT_EQ(chooser().choose(spec, test_gpu(), kWork).outcome, Outcome::built_in);
+  EXPECT_EQ(chooser().choose(spec, any, kWork).outcome, Outcome::built_in);
+  tune(48, smaller);
+  for (const GpuProperties& gpu : {test_gpu(), any}) {
+    const Choice choice = chooser().choose(spec, gpu, kWork);
+    EXPECT_EQ(choice.outcome, Outcome::same_architecture);
+    EXPECT_EQ(choice.config.values["tile_tokens"], 48);
+  }
+  tune(32);
+  EXPECT_EQ(chooser().choose(spec, test_gpu(), kWork).config.values["tile_tokens"], 32);
+  EXPECT_EQ(chooser().choose(spec, smaller, kWork).config.values["tile_tokens"], 48);
+}
+
+TEST_F(ConfigChoices, AFolderThatCannotBeReadIsOneWarning) {
+  files.faults["open"] = std::errc::permission_denied;
+  EXPECT_EQ(chooser().choose(Spec(Operator::conv1d_pack_fwd), test_gpu(), kWork).outcome, Outcome::built_in);
+  ASSERT_FALSE(messages.empty());
+  EXPECT_TRUE(messages[0].starts_with("tuned entries are not used: cannot read the folder")) << messages[0];
+  EXPECT_EQ(messages.size(), 2U);  // and the event of what is used
 }
 
 TEST_F(ConfigChoices, HostExecutionTakesTheBuiltInConfig) {

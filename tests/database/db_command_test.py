@@ -260,6 +260,12 @@ class Explain(Command):
         off = self.json_of("explain", *self.shape, "--arch", "sm_90", database="off")
         self.assertEqual(off["outcome"], "built-in")
 
+    def test_a_document_under_another_models_name_is_not_asked(self):
+        self.run_packjit("db", "merge", GOLDEN)
+        document = next((self.path / "user").glob("*.json"))
+        document.rename(document.with_name("sm_90_114sm_00000000.json"))
+        self.assertNotIn("00000000", self.json_of("explain", *self.shape, "--arch", "sm_90")["origin"])
+
     def test_a_rejected_entry_is_shown(self):
         small = self.changed("small.json", lambda document: document["gpu"].update(shared_bytes_per_block=8192))
         text = self.run_packjit("explain", "ssm_pack_bwd", "--tokens", "32768", "--sequences", "54", "--longest", "2048",
