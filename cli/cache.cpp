@@ -250,14 +250,7 @@ std::string note_on_compiler(const std::vector<CacheEntry>& entries) {
 void run_import(const std::string& path) {
   std::vector<CacheEntry> entries = read_bundle(path);
   const auto disk = open_disk_cache(Missing::make);
-  std::int64_t bytes = 0;
-  for (const CacheEntry& entry : entries) bytes += static_cast<std::int64_t>(entry_bytes(entry).size());
-  if (bytes > disk->limit()) {
-    throw std::invalid_argument(
-        fmt::format("cannot import '{}': its entries have {} bytes, the disk cache holds at most {}; set "
-                    "PACKJIT_CACHE_BYTES to more",
-                    path, bytes, disk->limit()));
-  }
+  require_room(*disk, entries, fmt::format("import '{}'", path));
   std::vector<CacheEntry> fresh;
   for (CacheEntry& entry : entries) {
     if (disk->read(entry.key, entry.source)) continue;

@@ -40,6 +40,15 @@ std::string bundle_of(std::vector<CacheEntry> entries) {
   return bundle_bytes(parts);
 }
 
+void require_room(const DiskCache& disk, const std::vector<CacheEntry>& entries, std::string_view attempt) {
+  std::int64_t bytes = 0;
+  for (const CacheEntry& entry : entries) bytes += static_cast<std::int64_t>(entry_bytes(entry).size());
+  if (bytes <= disk.limit()) return;
+  throw std::invalid_argument(fmt::format(
+      "cannot {}: its entries have {} bytes, the disk cache holds at most {}; set PACKJIT_CACHE_BYTES to more", attempt,
+      bytes, disk.limit()));
+}
+
 void fill(DiskCache& disk, const std::vector<CacheEntry>& entries) {
   for (const CacheEntry& entry : entries) {
     // The cache's own warning has said why.

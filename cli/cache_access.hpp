@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/kernel_report.hpp"
@@ -20,6 +21,9 @@ namespace packjit {
 [[nodiscard]] std::string bundle_of(std::vector<CacheEntry> entries);
 
 /// Puts entries into the disk cache. Throws EnvironmentError where one cannot be written.
+/// Throws std::invalid_argument where the entries do not fit into the disk cache together: the last would drive the
+/// first out.
+void require_room(const DiskCache& disk, const std::vector<CacheEntry>& entries, std::string_view attempt);
 void fill(DiskCache& disk, const std::vector<CacheEntry>& entries);
 
 }  // namespace packjit

@@ -179,7 +179,10 @@ void run_compile(const CompileOptions& options) {
   }
   std::vector<CacheEntry> entries;
   if (disk != nullptr || bundle) entries = entries_of(reports, nvrtc);
-  if (disk != nullptr) fill(*disk, entries);
+  if (disk != nullptr) {
+    require_room(*disk, entries, "put the kernels into the disk cache (--cache)");
+    fill(*disk, entries);
+  }
   if (bundle) {
     bundle->write(bundle_of(std::move(entries)));
     bundle->commit();

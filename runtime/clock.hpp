@@ -8,7 +8,7 @@ namespace packjit {
 
 /// The time of day, as the disk cache sees it; tests pass one of their own.
 struct Clock {
-  std::function<std::int64_t()> now;  ///< seconds since 1970
+  std::function<std::int64_t()> now;  ///< nanoseconds since 1970
   std::function<void(std::chrono::milliseconds)> sleep;
 };
 

@@ -17,8 +17,9 @@ namespace packjit {
 namespace {
 
 constexpr std::string_view kLockEnding = ".lock", kTemporaryEnding = ".tmp";
-constexpr std::int64_t kDay = 86'400;       // seconds
-constexpr std::int64_t kAbandoned = 3'600;  // seconds after which a temporary file has no owner
+constexpr std::int64_t kSecond = 1'000'000'000;       // nanoseconds
+constexpr std::int64_t kDay = 86'400 * kSecond;       // nanoseconds
+constexpr std::int64_t kAbandoned = 3'600 * kSecond;  // after which a temporary file has no owner
 constexpr std::chrono::milliseconds kLockPoll{20};
 constexpr std::chrono::milliseconds kLongestCompile{120'000};  // that another process is waited for
 constexpr std::int64_t kLargestEntry = 256LL << 20U;           // bytes; kernels have a few hundred KiB
@@ -206,11 +207,11 @@ bool DiskCache::keep(const std::string& name, const std::string& bytes) {
                                      size, location_.path, reason));
     return false;
   }
-  keep_within_limit();
+  keep_within_limit(name);
   return true;
 }
 
-void DiskCache::keep_within_limit() {
+void DiskCache::keep_within_limit(const std::string& written) {
   struct File {
     std::int64_t last_use, bytes;
     std::string name;
@@ -228,7 +229,8 @@ void DiskCache::keep_within_limit() {
       continue;
     }
     total += info.bytes;
-    entries.push_back({info.last_use, info.bytes, name});
+    // Not even where another file has a stamp from the future.
+    if (name != written) entries.push_back({info.last_use, info.bytes, name});
   }
   std::sort(entries.begin(), entries.end(), [](const File& a, const File& b) {
     return std::pair(a.last_use, std::string_view(a.name)) < std::pair(b.last_use, std::string_view(b.name));
@@ -283,7 +285,7 @@ void DiskCache::for_each_check(const std::function<void(const StoredCheck&)>& vi
       stored.text.clear();
     }
     stored.bytes = info.bytes;
-    stored.last_use = info.last_use;
+    stored.last_use = info.last_use / kSecond;
     visit(stored);
   }
 }
@@ -300,7 +302,7 @@ void DiskCache::for_each(const std::function<void(const Stored&)>& visit) {
       stored.entry.reset();
     }
     stored.bytes = info.bytes;
-    stored.last_use = info.last_use;
+    stored.last_use = info.last_use / kSecond;
     visit(stored);
   }
 }

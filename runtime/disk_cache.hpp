@@ -57,7 +57,7 @@ class DiskCache {
 
   /// The entry of exactly this key and source. Notes the use, at most once a day.
   [[nodiscard]] std::optional<CacheEntry> read(const CacheKey& key, const std::string& source);
-  /// Writes an entry aside, checks it and renames it into place; then removes the entries used longest ago until all
+  /// Writes an entry aside, checks it and renames it into place; then removes the others used longest ago until all
   /// fit. False where that failed; the cache is as valid as before.
   bool publish(const CacheEntry& entry);
   /// Whether this self-check was remembered. Notes the use, as read() does.
@@ -89,7 +89,7 @@ class DiskCache {
   [[nodiscard]] bool keep(const std::string& name, const std::string& bytes);
   [[nodiscard]] std::vector<std::string> names_of(std::string_view ending);
   [[nodiscard]] std::error_code write_file(const std::string& name, const std::string& bytes);
-  void keep_within_limit();
+  void keep_within_limit(const std::string& written);
   void warn_once(const std::string& subject, const std::string& message);
 
   std::unique_ptr<Folder> folder_;

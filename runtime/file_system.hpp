@@ -16,7 +16,7 @@ struct FileInfo {
   unsigned owner = 0;         ///< user id
   unsigned permissions = 0;   ///< the nine bits of owner, group and others
   std::int64_t bytes = 0;     ///< of contents
-  std::int64_t last_use = 0;  ///< seconds since 1970: the time of modification, which set_last_use() sets
+  std::int64_t last_use = 0;  ///< nanoseconds since 1970: the time of modification, which set_last_use() sets
 };
 
 /// A file that is being written. Closed, not removed, on destruction.
@@ -66,7 +66,7 @@ class Folder {
   [[nodiscard]] virtual std::error_code append(const std::string& name, std::string_view bytes) = 0;
   [[nodiscard]] virtual std::error_code rename(const std::string& from, const std::string& to) = 0;
   [[nodiscard]] virtual std::error_code remove(const std::string& name) = 0;
-  [[nodiscard]] virtual std::error_code set_last_use(const std::string& name, std::int64_t seconds) = 0;
+  [[nodiscard]] virtual std::error_code set_last_use(const std::string& name, std::int64_t nanoseconds) = 0;
   /// Takes the lock of this name among processes and threads; std::errc::resource_unavailable_try_again where another
   /// has it, anything else where locks do not work. Does not wait. The file of the lock is removed with it.
   [[nodiscard]] virtual std::error_code try_lock(const std::string& name, std::unique_ptr<FileLock>& lock) = 0;

@@ -17,6 +17,8 @@
 namespace packjit {
 namespace {
 
+constexpr std::int64_t kSecond = 1'000'000'000;  // nanoseconds
+
 std::error_code last_error() { return {errno, std::generic_category()}; }
 std::error_code error_unless(bool done) { return done ? std::error_code() : last_error(); }
 
@@ -66,7 +68,7 @@ FileInfo info_of(const struct stat& from) {
   info.owner = from.st_uid;
   info.permissions = from.st_mode & 0777U;
   info.bytes = from.st_size;
-  info.last_use = from.st_mtim.tv_sec;
+  info.last_use = from.st_mtim.tv_sec * kSecond + from.st_mtim.tv_nsec;
   return info;
 }
 
@@ -209,8 +211,8 @@ class PosixFolder final : public Folder {
     return error_unless(unlinkat(number(), name.c_str(), 0) == 0);
   }
 
-  std::error_code set_last_use(const std::string& name, std::int64_t seconds) override {
-    const timespec time{static_cast<std::time_t>(seconds), 0};
+  std::error_code set_last_use(const std::string& name, std::int64_t nanoseconds) override {
+    const timespec time{static_cast<std::time_t>(nanoseconds / kSecond), nanoseconds % kSecond};
     const timespec times[] = {time, time};
     return error_unless(utimensat(number(), name.c_str(), times, AT_SYMLINK_NOFOLLOW) == 0);
   }

@@ -94,6 +94,22 @@ TEST_F(CacheCommand, CompiledAheadOfTimeIsWhatADeviceLoads) {
   EXPECT_TRUE(records.warnings().empty());
 }
 
+TEST_F(CacheCommand, KernelsThatDoNotFitTogetherAreRefused) {
+  ASSERT_EQ(packjit("compile conv1d_pack_fwd --arch sm_90 --cache").status, 0);
+  const std::int64_t one = list()["bytes"];
+  const std::string limit = "PACKJIT_CACHE_BYTES=" + std::to_string(one + one / 2);
+  const Outcome outcome = packjit("compile conv1d_pack_fwd --arch sm_80,sm_100 --cache", "cache", limit);
+  EXPECT_EQ(outcome.status, 2) << outcome.text;
+  EXPECT_NE(outcome.text.find("cannot put the kernels into the disk cache (--cache): its entries have "),
+            std::string::npos)
+      << outcome.text;
+  EXPECT_EQ(list()["entries"].size(), 1U);
+  // The newer one stays of two that were written one after the other.
+  ASSERT_EQ(packjit("compile conv1d_pack_fwd --arch sm_80 --cache", "cache", limit).status, 0);
+  ASSERT_EQ(list()["entries"].size(), 1U);
+  EXPECT_EQ(list()["entries"][0]["arch"], "sm_80");
+}
+
 TEST_F(CacheCommand, BundlesCarryEntriesToOtherMachines) {
   ASSERT_EQ(packjit("compile conv1d_pack_fwd --arch sm_90,sm_100 --bundle '" + file("both") + "'").status, 0);
   EXPECT_EQ(list()["entries"].size(), 0U);  // without --cache nothing is put there

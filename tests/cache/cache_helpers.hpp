@@ -46,12 +46,15 @@ class Records {
   std::vector<LogRecord> records_;
 };
 
+constexpr std::int64_t kSecond = 1'000'000'000;  // nanoseconds
+
 /// Time that passes only when slept through or set.
 struct FakeClock {
   std::atomic<std::int64_t> seconds = 1'000'000'000;
   std::atomic<std::int64_t> slept_ms = 0;
   Clock clock() {
-    return {[this] { return seconds.load(); }, [this](std::chrono::milliseconds time) { slept_ms += time.count(); }};
+    return {[this] { return seconds.load() * kSecond; },
+            [this](std::chrono::milliseconds time) { slept_ms += time.count(); }};
   }
 };
 

@@ -256,6 +256,20 @@ TEST_F(DiskCacheTest, TheEntryUsedLongestAgoMakesRoom) {
   EXPECT_EQ(with_room("sm_80"), HitKind::compiled);
 }
 
+TEST_F(DiskCacheTest, TheEntryJustWrittenNeverMakesRoom) {
+  ask();
+  const auto one = static_cast<std::int64_t>(only_file().bytes.size());
+  // Of the same moment, whose names sort either way; then behind one whose stamp is from the future.
+  for (const char* arch : {"sm_75", "sm_80", "sm_86", "sm_90", "sm_100"}) {
+    CompileCache limited(compiler.compiler(), open_disk(files, records, clock.clock(), "/cache", one + one / 2),
+                         records.callback());
+    (void)limited.get(kSource, arch);
+    EXPECT_EQ(files.files.size(), 1U);
+    EXPECT_EQ(ask(kSource, arch), HitKind::disk) << arch;
+    if (std::string_view(arch) == "sm_90") files.files.begin()->second.info.last_use += kSecond;
+  }
+}
+
 TEST_F(DiskCacheTest, AUseIsNotedOnceADay) {
   ask();
   files.calls.clear();
@@ -271,7 +285,7 @@ TEST_F(DiskCacheTest, AUseIsNotedOnceADay) {
 
 TEST_F(DiskCacheTest, FilesOfAKilledWriterAreRemovedAfterAnHour) {
   const std::string left = std::string(32, 'a') + ".123-0.tmp";
-  files.files[left].info.last_use = clock.seconds;
+  files.files[left].info.last_use = clock.seconds * kSecond;
   files.files["notes.tmp"].info.last_use = 0;  // not the cache's own
   clock.seconds += 3600;
   ask(kSource, "sm_80");

@@ -28,11 +28,11 @@ class FakeFileSystem final : public FileSystem {
   // What a test sets and looks at, while no other thread uses the file system.
   std::map<std::string, std::errc> faults;  ///< by operation: "make", "open", "create", "write", "sync", "rename"...
   std::map<std::string, File> files;
-  std::map<std::string, int> calls;  ///< how often each operation was asked for
-  std::size_t room = 1U << 30U;      ///< bytes that fit on the disk
-  std::int64_t now = 1'000'000'000;  ///< the stamp of new files
-  int calls_left = 1'000'000'000;    ///< after as many every operation fails, as if the process had been killed
-  bool loses_renamed = false;        ///< a renamed file is "not there"
+  std::map<std::string, int> calls;              ///< how often each operation was asked for
+  std::size_t room = 1U << 30U;                  ///< bytes that fit on the disk
+  std::int64_t now = 1'000'000'000'000'000'000;  ///< the stamp of new files, in nanoseconds
+  int calls_left = 1'000'000'000;  ///< after as many every operation fails, as if the process had been killed
+  bool loses_renamed = false;      ///< a renamed file is "not there"
   FileInfo folder{FileKind::folder, kUser, 0700, 0, 0};
   FileInfo path{FileKind::folder, kUser, 0700, 0, 0};
   bool exists = true;
@@ -156,11 +156,11 @@ class FakeFolder final : public Folder {
     system_.files.erase(name);
     return {};
   }
-  std::error_code set_last_use(const std::string& name, std::int64_t seconds) override {
+  std::error_code set_last_use(const std::string& name, std::int64_t nanoseconds) override {
     const std::lock_guard lock(system_.mutex);
     if (const std::error_code error = system_.call("set_last_use")) return error;
     if (!system_.files.contains(name)) return std::make_error_code(std::errc::no_such_file_or_directory);
-    system_.files.at(name).info.last_use = seconds;
+    system_.files.at(name).info.last_use = nanoseconds;
     return {};
   }
   std::error_code try_lock(const std::string& name, std::unique_ptr<FileLock>& lock) override {

@@ -72,7 +72,7 @@ TEST_F(PosixFolder, WritesReadsRenamesAndRemoves) {
   EXPECT_FALSE(file->sync());
   std::unique_ptr<NewFile> second;
   EXPECT_EQ(folder->create("one", second), std::errc::file_exists);
-  EXPECT_FALSE(folder->set_last_use("one", 1'234'567));
+  EXPECT_FALSE(folder->set_last_use("one", 1'234'567'000'000'089));
   EXPECT_FALSE(folder->rename("one", "two"));
   std::string bytes;
   FileInfo info;
@@ -81,7 +81,7 @@ TEST_F(PosixFolder, WritesReadsRenamesAndRemoves) {
   EXPECT_EQ(bytes, "abcd");
   EXPECT_EQ(folder->read("two", 3, bytes, info), std::errc::file_too_large);
   EXPECT_EQ(info.bytes, 4);
-  EXPECT_EQ(info.last_use, 1'234'567);
+  EXPECT_EQ(info.last_use, 1'234'567'000'000'089);
   EXPECT_EQ(info.kind, FileKind::regular);
   EXPECT_EQ(info.permissions, 0600U);
   EXPECT_EQ(info.owner, posix_file_system().user());
