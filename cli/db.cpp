@@ -195,7 +195,7 @@ void run_merge(const Options& options) {
     Database all;
     for (Database& database : databases) {
       try {
-        all = merge(all, std::move(database));
+        all = merge(all, database);
       } catch (const std::invalid_argument& error) {
         throw std::invalid_argument(fmt::format("cannot merge '{}': {}", database.origin, error.what()));
       }

@@ -100,7 +100,7 @@ class Db(Command):
         self.assertEqual(json.loads(first)["entries"][0]["time"]["median_ms"], 0.2)
         another = self.changed("gpu.json", lambda document: document["gpu"].update(multiprocessors=114))
         message = self.run_packjit("db", "merge", GOLDEN, another, "-o", out, status=2)
-        self.assertIn("a database holds what was measured on one GPU model", message)
+        self.assertIn(f"cannot merge '{another}': a database holds what was measured on one GPU model", message)
         self.assertEqual(out.read_bytes(), first)
 
     def test_diff(self):
