@@ -187,6 +187,23 @@ void remove_beaten(Database& database, std::span<const Database> others) {
   }
 }
 
+/// Why records stay in the journal, and what to do.
+std::string why_not_written(const DatabaseFile& file) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(file.path(), error);
+  if (fs::is_symlink(status)) return "it is a link, which is not followed; put the document itself in its place";
+  if (fs::exists(status) && !fs::is_regular_file(status)) {
+    return "what lies there is no regular file; move it away and merge again";
+  }
+  try {
+    if (fs::exists(status)) (void)read_database(file.path());
+  } catch (const std::invalid_argument& problem) {
+    return fmt::format("{}; then merge again", problem.what());
+  }
+  return "the warning before this says why; when that is mended, and no other packjit writes there, merge again";
+}
+
 void run_merge(const Options& options) {
   std::vector<Database> databases = databases_of(options.files);
   const std::vector<Database> as_given = databases;
@@ -205,7 +222,7 @@ void run_merge(const Options& options) {
                                     all.failed.size(), options.output));
   }
   const std::string folder = database_folder();
-  std::string text;
+  std::string text, kept;
   for (Database& database : databases) {
     if (!database.gpu) continue;
     DatabaseFile file(posix_file_system(), folder, database_stem(*database.gpu), database.gpu, system_clock(),
@@ -219,17 +236,19 @@ void run_merge(const Options& options) {
       remove_beaten(all, std::span(&database, 1));
       all = merge(std::move(all), database);
     };
-    if (!file.rewrite(take_in) && !(database.unusable.empty() && database.unknown.empty())) {
-      throw EnvironmentError(
-          fmt::format("the records of '{}' are in the journal of '{}', but what of it is kept and never used could not "
-                      "be added; try "
-                      "again when no other packjit writes there",
-                      database.origin, file.path()));
+    if (file.rewrite(take_in)) {
+      text += fmt::format("merged {} entries and {} failed candidates into {}\n", database.entries.size(),
+                          database.failed.size(), file.path());
+      continue;
     }
-    text += fmt::format("merged {} entries and {} failed candidates into {}\n", database.entries.size(),
-                        database.failed.size(), file.path());
+    const bool whole = database.unusable.empty() && database.unknown.empty();
+    kept +=
+        fmt::format("{}the records of '{}' are in the journal of '{}', where they are used, but not in that file{}: {}",
+                    kept.empty() ? "" : "\n", database.origin, file.path(),
+                    whole ? "" : ", and what of it is kept and never used is in neither", why_not_written(file));
   }
-  print_result(text);
+  if (!text.empty()) print_result(text);
+  if (!kept.empty()) throw EnvironmentError(kept);
 }
 
 void run_prune(const Options& options) {

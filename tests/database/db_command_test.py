@@ -60,6 +60,27 @@ class Db(Command):
         self.assertEqual(len(self.json_of("db", "prune")["removed"]), 2)
         self.assertEqual(self.of_user("list")[0]["entries"], 0)
 
+    def test_merge_says_where_the_document_could_not_be_written(self):
+        def newer(document):
+            document.write_text(document.read_text().replace('"major": 1', '"major": 2'))
+
+        def folder(document):
+            document.unlink()
+            document.mkdir()
+
+        def link(document):
+            document.rename(self.path / "elsewhere.json")
+            document.symlink_to(self.path / "elsewhere.json")
+        for number, (change, said) in enumerate(((newer, "use a newer packjit for it"),
+                                                 (folder, "what lies there is no regular file; move it away"),
+                                                 (link, "it is a link, which is not followed"))):
+            user = str(self.path / f"user{number}")
+            self.run_packjit("db", "merge", GOLDEN, database=user)
+            change(next(pathlib.Path(user).glob("*.json")))
+            message = self.run_packjit("db", "merge", GOLDEN, status=3, database=user)
+            self.assertIn(f"the records of '{GOLDEN}' are in the journal of ", message)
+            self.assertIn(said, message)
+
     def test_merge_keeps_what_is_never_used(self):
         def newer(document):
             document["version"]["minor"] = 7
