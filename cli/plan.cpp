@@ -153,15 +153,15 @@ std::string text_of_batch(const Advice& advice) {
   return text;
 }
 
-std::string text_of_gain(const MambaShape& shape, const Advice& advice, bool is_stored) {
-  const CostTable& table = cost_table(is_stored);
+std::string text_of_gain(const MambaShape& shape, const Advice& advice, Kept kept) {
+  const CostTable& table = cost_table(kept);
   const PackChoice& choice = advice.choices[advice.chosen];
   std::string text = fmt::format("What to expect; operators measured on one {}, {}, dim {}, d_state {}, bf16 ({}):\n",
                                  table.gpu, table.date, table.dim, table.d_state, table.source);
   for (const MeasuredOperator& measured : table.operators) {
-    text +=
-        line(measured.name, fmt::format("{:.3f} ms", measured.ms_32768),
-             fmt::format("32,768 tokens; {:.3f} ms for 4,096; between and beyond a straight line", measured.ms_4096));
+    text += line(measured.name, fmt::format("{:.3f} ms", measured.ms_32768),
+                 fmt::format("32,768 tokens; {:.3f} ms for 4,096; between and beyond a straight line{}",
+                             measured.ms_4096, measured.again ? "; run again by the backward" : ""));
   }
   text += line("operators of a step", fmt::format("{:.1f} ms", advice.operator_ms),
                fmt::format("{} layers x {} / {} channels, {} tokens", shape.layers, shape.d_inner(), table.dim,
@@ -179,7 +179,7 @@ Json json_of(const MambaShape& shape, const Advice& advice, const PlanArguments&
   const ParameterCount& count = advice.parameters;
   const MemoryBudget& memory = advice.memory;
   const PackChoice& choice = advice.choices[advice.chosen];
-  const CostTable& table = cost_table(arguments.memory.kept == Kept::all);
+  const CostTable& table = cost_table(arguments.memory.kept);
   Json choices = Json::array();
   for (const PackChoice& each : advice.choices) {
     choices.push_back({{"pack_length", each.pack_length},
@@ -274,7 +274,7 @@ void run_plan(PlanArguments arguments, bool has_shape) {
   const PackChoice& choice = advice.choices[advice.chosen];
   print_result(text_of_sample(advice) + text_of(shape, advice.parameters) + "\n" +
                text_of(shape, advice.memory, arguments) + "\n" + text_of_choices(advice) + "\n" +
-               text_of_batch(advice) + "\n" + text_of_gain(shape, advice, arguments.memory.kept == Kept::all) +
+               text_of_batch(advice) + "\n" + text_of_gain(shape, advice, arguments.memory.kept) +
                fmt::format("\nBegin with: packjit pack --pack-length {} --rows-per-call {} --lengths {}\n",
                            choice.pack_length, choice.rows, arguments.lengths));
 }

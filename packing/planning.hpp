@@ -110,18 +110,18 @@ struct PaddedUse {
 struct MeasuredOperator {
   std::string_view name;
   double ms_4096, ms_32768;
+  bool again = false;  ///< run once more by the backward
 };
 /// Where the numbers come from.
 struct CostTable {
   std::string_view gpu, date, source;
   std::int64_t dim, d_state;
-  std::span<const MeasuredOperator> operators;  ///< forward and backward, convolution and scan
+  std::span<const MeasuredOperator> operators;  ///< what a layer runs, forward and backward
 };
-/// `is_stored`: the scan's checkpoints are kept by the forward.
-[[nodiscard]] const CostTable& cost_table(bool is_stored);
+[[nodiscard]] const CostTable& cost_table(Kept kept);
 /// Seconds of the operators of all layers, forward and backward, for `tokens` tokens (padding included): straight lines
 /// through the measured points, in proportion to d_inner, the scan also to d_state.
-[[nodiscard]] double operator_seconds(const MambaShape& shape, double tokens, bool is_stored);
+[[nodiscard]] double operator_seconds(const MambaShape& shape, double tokens, Kept kept);
 
 /// Fewer lengths than these say little about a training set: documents, and steps that they fill.
 inline constexpr std::int64_t kFewestDocuments = 100, kFewestSteps = 10;
