@@ -147,18 +147,21 @@ struct Comparison {
   Json json = Json::array();
 };
 
-Comparison compare_methods(const std::vector<Document>& documents, const PackOptions& options) {
+Comparison compare_methods(const std::vector<Document>& documents, const PackOptions& options, std::int64_t ranks,
+                           RankDivision division) {
   Comparison comparison;
   for (const PackMethod& method : pack_methods()) {
     const auto begin = std::chrono::steady_clock::now();
-    const PackPlan plan = method.plan(documents, options);
+    const std::vector<PackPlan> plans = plan_ranks(method, documents, options, ranks, division);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    const PackPlan plan = joined(plans);
     const PackStatistics statistics = statistics_of(plan, documents);
     comparison.table += fmt::format("  {:<14} {:>9} {:>8} {:>8} {:>12} {:>11.1f} {:>11} {:>8.3f}\n", plan.method,
                                     percent(statistics.fill_rate), grouped(statistics.rows), grouped(statistics.calls),
                                     grouped(statistics.padding()), statistics.mean_order_drift,
                                     grouped(statistics.largest_order_drift), seconds.count());
     Json row = json_of(plan, statistics);
+    if (ranks > 1) row["balance"] = json_of(balance_of(plans), statistics.tokens);
     row["seconds"] = seconds.count();
     comparison.json.push_back(std::move(row));
   }
@@ -219,7 +222,7 @@ void run_pack(const PackArguments& arguments) {
   const RankBalance balance = balance_of(plans);
 
   Comparison comparison;
-  if (arguments.compare) comparison = compare_methods(documents, options);
+  if (arguments.compare) comparison = compare_methods(documents, options, arguments.ranks, division);
   if (!arguments.out.empty()) {
     PackPlan& mine = plans[static_cast<std::size_t>(arguments.rank.value_or(0))];
     if (arguments.epoch) rename_documents(mine, order);

@@ -96,6 +96,24 @@ TEST_F(PackCommand, CompareRunsEveryMethod) {
   EXPECT_GE(report["methods"][0]["seconds"].get<double>(), 0);
 }
 
+TEST_F(PackCommand, CompareDividesOverTheRanksThatWereGiven) {
+  write("lengths", "6\n7\n3\n4\n");
+  for (const std::string method : {"local-greedy", "next-fit"}) {
+    ASSERT_EQ(
+        pack("--lengths '" + path("lengths") + "' --pack-length 10 --compare --json --ranks 4 --method " + method), 0)
+        << errors_;
+    const auto report = nlohmann::json::parse(output_);
+    EXPECT_EQ(report["rows"], 4);  // each rank has a document, and so a row, of its own
+    for (const auto& row : report["methods"]) {
+      EXPECT_EQ(row["balance"]["ranks"], 4);
+      if (row["method"] != method) continue;
+      for (const char* field : {"fill_rate", "rows", "calls", "pieces", "padding_tokens", "order_drift"}) {
+        EXPECT_EQ(row[field], report[field]) << field;
+      }
+    }
+  }
+}
+
 TEST_F(PackCommand, TableInPlainWords) {
   write("lengths", "6\n7\n3\n4\n");
   ASSERT_EQ(pack("--lengths '" + path("lengths") + "' --pack-length 10 --compare"), 0) << errors_;
