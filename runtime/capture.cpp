@@ -71,6 +71,19 @@ std::string text_of(const json& value, std::string_view field, const Place& plac
   return value.get<std::string>();
 }
 
+/// What a killed writer left, in front of what the next one wrote: a line that begins a record, and whose JSON would
+/// have to go on behind its last byte.
+bool is_rest(std::string_view line) {
+  if (!line.starts_with("{\"op\":")) return false;
+  try {
+    (void)json::parse(line, [](int, json::parse_event_t, const json&) { return false; });  // values are dropped
+  } catch (const json::parse_error& error) {
+    return error.byte > line.size();
+  } catch (const json::exception&) {
+  }
+  return false;
+}
+
 json parse_object(std::string_view line, const Place& place) {
   // The parser itself would keep the last of two equal keys.
   std::set<std::string> keys;  // "op", "spec/dtype"
@@ -168,8 +181,7 @@ std::vector<CapturedShape> parse_capture(std::string_view text, std::string_view
       place.fail(fmt::format("at most {} bytes", kMostLineBytes), fmt::format("{} bytes", line.size()));
     }
     if (line.ends_with('\r')) line.remove_suffix(1);
-    // What a killed writer left, in front of what the next one wrote: a line that begins and does not end.
-    if (line.empty() || (line.starts_with("{\"op\":") && !line.ends_with('}'))) continue;
+    if (line.empty() || is_rest(line)) continue;
     shapes.push_back(shape_from(line, place));
   }
   if (shapes.empty()) {

@@ -56,6 +56,21 @@ TEST(Capture, ALineThatWasNotWrittenToTheEndIsLeftOut) {
             "cannot read captured shapes from x: expected a JSON object a line, found no whole line");
 }
 
+TEST(Capture, OnlyALineWhoseJsonEndsTooEarlyIsAKilledWritersRest) {
+  const std::string line = R"({"op":"conv1d_pack_fwd","spec":{"conv_width":4},"dim":40,"rows":[[3],[4]]})";
+  for (const char* behind : {" ", "\t", "  \r"}) EXPECT_EQ(parse_capture(line + behind + "\n", "x").size(), 1U);
+  for (std::size_t bytes = 6; bytes < line.size(); ++bytes) {
+    EXPECT_EQ(parse_capture(line.substr(0, bytes) + "\n" + line + "\n", "x").size(), 1U) << bytes;
+  }
+  for (const std::string& damaged : {line + "]", line.substr(0, 30) + "}" + line.substr(30), line + line}) {
+    EXPECT_EQ(test::message_of([&] {
+                (void)parse_capture(damaged + "\n" + line + "\n", "x");
+              }).find("cannot read captured shapes from x, line 1: expected a JSON object"),
+              0U)
+        << damaged;
+  }
+}
+
 TEST(Capture, WhatAKilledWriterLeftCostsItsOwnRecordOnly) {
   const CapturedShape shape{
       .spec = Spec(Operator::conv1d_pack_fwd), .dim = 8, .seqlen = 5, .rows = {{2, 3}}, .calls = 1};
