@@ -6,6 +6,8 @@
 #include <array>
 #include <stdexcept>
 
+#include "database/printable.hpp"
+
 namespace packjit::checking {
 
 namespace {
@@ -21,7 +23,7 @@ void set_if_known(FieldValues& values, std::string_view name, int value) {
 }
 
 [[noreturn]] void refuse(const Case& check_case, const std::string& what) {
-  throw std::invalid_argument(fmt::format("case \"{}\": {}", check_case.name, what));
+  throw std::invalid_argument(fmt::format("case \"{}\": {}", printable(check_case.name), what));
 }
 
 }  // namespace

@@ -11,6 +11,8 @@
 #include <tuple>
 #include <utility>
 
+#include "database/printable.hpp"
+
 namespace packjit::checking {
 
 namespace {
@@ -120,7 +122,7 @@ std::string Report::table() const {
     const Result& worst = *group.worst;
     fmt::format_to(out, "{:<16} {:<5} {:<16} {:>11.2e} {:>9.1e} {:>6}  {:<6} {}: {}, {}\n", name_of(std::get<0>(key)),
                    name_of(std::get<1>(key)), std::get<2>(key), worst.error, worst.bound, group.count,
-                   group.failed == 0 ? "ok" : "FAILED", worst.case_name, name_of(worst.check), worst.where);
+                   group.failed == 0 ? "ok" : "FAILED", printable(worst.case_name), name_of(worst.check), worst.where);
   }
   if (!bits.empty()) {
     fmt::format_to(out, "\n{:<16} {:<16} {:>9} {:>9}  {}\n", "bit for bit", "operator", "tensors", "different",
@@ -131,7 +133,7 @@ std::string Report::table() const {
                    group.failed,
                    group.failed == 0 ? "ok"
                                      : fmt::format("FAILED, worst: {} in {}, {}", group.worst->tensor,
-                                                   group.worst->case_name, group.worst->where));
+                                                   printable(group.worst->case_name), group.worst->where));
   }
   return fmt::to_string(text);
 }
@@ -165,7 +167,8 @@ nlohmann::json Report::json() const {
 
 std::string describe(const Result& result) {
   const std::string head = fmt::format("{} {} {}", name_of(result.op), name_of(result.dtype), result.tensor);
-  const std::string tail = fmt::format("({}, case \"{}\", {})", name_of(result.check), result.case_name, result.where);
+  const std::string tail =
+      fmt::format("({}, case \"{}\", {})", name_of(result.check), printable(result.case_name), result.where);
   if (compares_bits(result.check))
     return fmt::format("{}: {} {} differ, expected none {}", head, result.error,
                        result.check == CheckKind::cut_bits ? "pieces" : "elements", tail);

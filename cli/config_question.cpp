@@ -7,6 +7,7 @@
 
 #include "cli/database_access.hpp"
 #include "cli/kernel_report.hpp"
+#include "database/printable.hpp"
 #include "runtime/config_choice.hpp"
 #include "runtime/cuda_device.hpp"
 #include "runtime/errors.hpp"
@@ -30,7 +31,7 @@ GpuProperties asked_gpu(int number, const std::string& arch, const std::vector<D
       throw std::invalid_argument(fmt::format(
           "'{}' is of {} and '{}' of {}, two GPU models: which one is asked about? Give databases of one, or "
           "an architecture (--arch)",
-          named->origin, named->gpu->name, database.origin, database.gpu->name));
+          named->origin, printable(named->gpu->name), database.origin, printable(database.gpu->name)));
     }
     if (named == nullptr) named = &database;
   }

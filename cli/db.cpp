@@ -15,6 +15,7 @@
 #include "cli/database_access.hpp"
 #include "cli/output_file.hpp"
 #include "cli/terminal.hpp"
+#include "database/printable.hpp"
 #include "database/record_json.hpp"
 #include "database/shipped.hpp"
 #include "runtime/errors.hpp"
@@ -37,7 +38,7 @@ std::vector<Database> databases_of(const std::vector<std::string>& paths) {
 }
 
 std::string gpu_name(const Database& database) {
-  return database.gpu ? fmt::format("{} ({})", database.gpu->name, database.gpu->arch) : "no GPU";
+  return database.gpu ? fmt::format("{} ({})", printable(database.gpu->name), database.gpu->arch) : "no GPU";
 }
 
 struct Options {
@@ -97,7 +98,7 @@ void run_show(const Options& options) {
     for (const Entry& entry : database.entries) text += row_of(entry);
     for (const FailedCandidate& candidate : database.failed) {
       text += fmt::format("failed: {} {}: {}\n", name_of(candidate.spec.op), candidate.config.values.text(),
-                          candidate.reason);
+                          printable(candidate.reason));
     }
     for (const UnusableRecord& record : database.unusable) text += fmt::format("not used: {}\n", record.reason);
   }

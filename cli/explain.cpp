@@ -9,6 +9,7 @@
 #include "cli/config_question.hpp"
 #include "cli/spec_options.hpp"
 #include "cli/terminal.hpp"
+#include "database/printable.hpp"
 #include "database/record_json.hpp"
 
 namespace packjit {
@@ -51,7 +52,7 @@ void run_explain(const ExplainOptions& options) {
     return print_result(dump_text(report, 2) + "\n");
   }
   std::string text = fmt::format("{} {}\n", name_of(op), options.spec.spec().values.text());
-  text += fmt::format("on      {} ({})\n", gpu.name, gpu.arch);
+  text += fmt::format("on      {} ({})\n", printable(gpu.name), gpu.arch);
   text += fmt::format("shape   {} tokens, {} sequences, the longest of {}, dim {}\n", work.tokens, work.sequences,
                       work.longest, work.dim);
   text += fmt::format("bucket  {}\n", bucket);

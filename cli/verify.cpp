@@ -17,6 +17,7 @@
 #include "cli/lengths_file.hpp"
 #include "cli/terminal.hpp"
 #include "cli/verify_cut.hpp"
+#include "database/printable.hpp"
 #include "database/record_json.hpp"
 #include "packing/packing.hpp"
 #include "runtime/device.hpp"
@@ -186,8 +187,8 @@ void verify(const VerifyOptions& options) {
   {
     Progress progress("verify", static_cast<std::int64_t>(matrix.size()));
     for (const PlannedCase& plan : matrix) {
-      progress.set_label(
-          fmt::format("{} {} {}", name_of(plan.check_case.op), name_of(plan.check_case.dtype), plan.check_case.name));
+      progress.set_label(fmt::format("{} {} {}", name_of(plan.check_case.op), name_of(plan.check_case.dtype),
+                                     printable(plan.check_case.name)));
       report.add(checking::run_plan(*device, orders, plan));
       progress.advance();
     }

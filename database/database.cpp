@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "database/json_object.hpp"
+#include "database/printable.hpp"
 #include "database/record_json.hpp"
 
 namespace packjit {
@@ -78,8 +79,8 @@ void put(std::vector<UnusableRecord>& records, UnusableRecord record) {
 }
 
 std::string label_of(const GpuProperties& gpu) {
-  return fmt::format("{} ({}, {} multiprocessors, {} MHz memory clock)", gpu.name, gpu.arch, gpu.multiprocessors,
-                     gpu.memory_clock_mhz);
+  return fmt::format("{} ({}, {} multiprocessors, {} MHz memory clock)", printable(gpu.name), gpu.arch,
+                     gpu.multiprocessors, gpu.memory_clock_mhz);
 }
 
 /// Makes the database one of this GPU model.

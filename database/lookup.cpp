@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "database/builtin_config.hpp"
+#include "database/printable.hpp"
 
 namespace packjit {
 namespace {
@@ -32,7 +33,7 @@ std::string origin_of(const Candidate& candidate) {
   const Entry& entry = *candidate.entry;
   return fmt::format("{}, {} entry of {} ({}{})",
                      candidate.database->origin.empty() ? "a database" : candidate.database->origin,
-                     candidate.database->gpu->name, entry.date, text_of(entry.bucket, entry.spec.op),
+                     printable(candidate.database->gpu->name), entry.date, text_of(entry.bucket, entry.spec.op),
                      candidate.half_weights ? ", tuned without fp32_weights" : "");
 }
 

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "database/printable.hpp"
 #include "runtime/digest.hpp"
 #include "runtime/errors.hpp"
 #include "runtime/settings.hpp"
@@ -28,7 +29,7 @@ constexpr std::string_view kRecordBegin = "\"record\":", kRecordEnd = "}";
 /// Leaves `into` as it was where it throws.
 void take(Database& into, Database from) {
   if (into.gpu && from.gpu && !same_model(*into.gpu, *from.gpu)) {
-    throw std::invalid_argument(fmt::format("it is of another GPU model ({})", from.gpu->name));
+    throw std::invalid_argument(fmt::format("it is of another GPU model ({})", printable(from.gpu->name)));
   }
   into = merge(std::move(into), std::move(from));
 }
@@ -255,7 +256,7 @@ bool DatabaseFile::append_record(Database record) {
     throw std::invalid_argument(
         fmt::format("cannot add a record of {} to the tuning database '{}': it is of another "
                     "GPU model",
-                    record.gpu->name, path()));
+                    printable(record.gpu->name), path()));
   }
   if (open(Missing::make) != Opened::yes) return false;
   // A line of its own even behind one that somebody could not finish.

@@ -80,6 +80,7 @@ TEST(Report, NamesTheWorstFailure) {
   bad.error = 2e-3;
   worse.error = 3e-3;
   worse.tensor = "dB";
+  worse.case_name = "from\x1b[2J\na file";
   Report report;
   report.add({fine});
   EXPECT_TRUE(report.pass());
@@ -89,6 +90,9 @@ TEST(Report, NamesTheWorstFailure) {
   ASSERT_NE(report.worst_failure(), nullptr);
   EXPECT_EQ(report.worst_failure()->tensor, "dB");
   EXPECT_NE(report.table().find("FAILED"), std::string::npos);
+  for (const std::string& text : {report.table(), describe(worse)}) {
+    EXPECT_NE(text.find("from\\x1b[2J\\x0aa file"), std::string::npos) << text;
+  }
   Result nan;
   nan.bound = 1;
   nan.error = std::numeric_limits<double>::quiet_NaN();

@@ -223,6 +223,23 @@ class Db(Command):
         journal.write_text("damage\n")
         self.assertIn("it does not begin with a checksum", self.run_packjit("db", "check", status=4))
 
+    def test_a_name_cannot_write_to_the_terminal(self):
+        name = "H\x1b[2J\n200\x7f\u009b gr\u00fcn"
+        named = self.changed("named.json", lambda document: document["gpu"].update(name=name))
+        another = self.changed("another.json", lambda document: document["gpu"].update(name=name, multiprocessors=114))
+        explain = ("explain", *Explain.shape)
+        for status, words in ((0, ("db", "show", named)), (2, ("db", "diff", named, another)),
+                              (2, ("db", "merge", named, another, "-o", self.path / "all.json")),
+                              (0, (*explain, "--database", named)), (0, (*explain, "--database", named, "--arch", "sm_90")),
+                              (2, (*explain, "--database", named, "--database", another))):
+            self.assertIn("H\\x1b[2J\\x0a200\\x7f", self.run_packjit(*words, status=status))
+        self.run_packjit("db", "merge", named)
+        for words in (("db", "list"), ("db", "show")):
+            self.assertIn("H\\x1b[2J\\x0a200\\x7f", self.run_packjit(*words))
+        self.assertIn("gr\u00fcn", self.run_packjit("db", "list"))
+        self.assertNotIn("\u009b", self.run_packjit("db", "list"))
+        self.assertEqual(self.of_user("list")[0]["gpu"]["name"], name)
+
     def test_bad_input(self):
         self.assertIn("No such file or directory", self.run_packjit("db", "show", self.path / "none.json", status=2))
         self.assertIn("it is not a regular file", self.run_packjit("db", "diff", self.path, GOLDEN, status=2))
