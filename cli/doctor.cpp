@@ -53,6 +53,12 @@ std::string missing_database(const Findings& found) {
   return fmt::format("tuned Configs of this user are not used: {}", found.database_problem);
 }
 
+/// A limit of 0 bytes turns the cache off on purpose.
+std::string missing_cache(const Findings& found) {
+  if (found.cache.bytes == 0 || found.cache_problem.empty()) return {};
+  return fmt::format("compiled kernels are not kept on disk: {}", found.cache_problem);
+}
+
 /// Where recording would fail. The file itself is made by the first call, and not here.
 std::string capture_problem() {
   const std::optional<std::string> path = environment("PACKJIT_CAPTURE");
@@ -241,7 +247,7 @@ std::string text_of(const Findings& found) {
   std::vector<std::string> problems;
   for (const std::string& problem :
        {found.nvrtc_problem, found.driver.problem, found.host_compiler_problem, found.cache.passed_over,
-        found.self_check_problem, missing_database(found), found.capture_problem}) {
+        missing_cache(found), found.self_check_problem, missing_database(found), found.capture_problem}) {
     if (!problem.empty()) problems.push_back(problem);
   }
   if (problems.empty()) return text + "\nNothing is missing.\n";

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 ROOT = pathlib.Path(sys.argv[1])
 PACKJIT = sys.argv[2]
@@ -259,6 +260,10 @@ class Db(Command):
         place.write_text("x")
         self.assertIn("- tuned Configs of this user are not used: ", self.run_packjit("doctor", database=place))
         self.assertNotIn("- tuned Configs", self.run_packjit("doctor", database="off"))
+        with mock.patch.dict(os.environ, PACKJIT_CACHE_DIR=str(place)):
+            self.assertIn("- compiled kernels are not kept on disk: cannot open the folder", self.run_packjit("doctor"))
+            os.environ["PACKJIT_CACHE_BYTES"] = "0"
+            self.assertNotIn("- compiled kernels are not kept", self.run_packjit("doctor"))
         for capture, said in ((self.path, "it is a folder"), (self.path / "none" / "file", "No such file or directory"),
                               ("/dev/null", "it is no regular file")):
             os.environ["PACKJIT_CAPTURE"] = str(capture)
