@@ -276,7 +276,7 @@ void run_plan(PlanArguments arguments, bool has_shape) {
                text_of(shape, advice.memory, arguments) + "\n" + text_of_choices(advice) + "\n" +
                text_of_batch(advice) + "\n" + text_of_gain(shape, advice, arguments.memory.kept) +
                fmt::format("\nBegin with: packjit pack --pack-length {} --rows-per-call {} --lengths {}\n",
-                           choice.pack_length, choice.rows, arguments.lengths));
+                           choice.pack_length, choice.rows, shell_word(arguments.lengths)));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "cli/terminal.hpp"
 #include "database/builtin_config.hpp"
 
 namespace packjit {
@@ -55,7 +56,7 @@ std::string given_options(const CLI::App& command, const std::vector<std::string
     if (option->get_expected_max() == 0) continue;  // a flag
     const bool is_path = std::find(paths.begin(), paths.end(), option->get_name()) != paths.end();
     for (const std::string& value : option->results()) {
-      text += " " + (is_path ? std::filesystem::path(value).filename().string() : value);
+      text += " " + shell_word(is_path ? std::filesystem::path(value).filename().string() : value);
     }
   }
   return text;

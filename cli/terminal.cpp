@@ -48,6 +48,14 @@ void flush_results() {
   if (std::ferror(stdout) != 0) fail(EIO);
 }
 
+std::string shell_word(std::string_view text) {
+  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789%+,-./:=@_";
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string_view::npos) return std::string(text);
+  std::string word = "'";
+  for (const char c : text) word += c == '\'' ? "'\\''" : std::string(1, c);
+  return word + "'";
+}
+
 // Written here because Debian 12 packages no C++ library for progress bars.
 std::string progress_line(std::string_view label, std::int64_t done, std::int64_t total, std::int64_t seconds,
                           int columns) {

@@ -13,6 +13,9 @@ void print_result(std::string_view text);
 /// Hands everything printed to the system; throws as print_result. main.cpp calls it after every subcommand.
 void flush_results();
 
+/// A path or another value as a shell reads it: in quotes where something in it means something to the shell.
+[[nodiscard]] std::string shell_word(std::string_view text);
+
 /// A progress bar on standard error for work that takes more than a second. Nothing is written where standard error is
 /// not a terminal, or before a second has passed; the line is erased at the end. One thread at a time.
 class Progress {

@@ -347,8 +347,8 @@ TEST(BenchReport, TheCommandIsThatWhichWasGiven) {
   app.add_option("--unused", unused);
   app.add_option("--set", set);
   app.add_flag("--json", json);
-  app.parse("--set a=1 b=2 --lengths /some/where/lengths.txt --json", false);
-  EXPECT_EQ(given_options(app, {"--lengths"}), " --lengths lengths.txt --set a=1 b=2 --json");
+  app.parse("--set a=1 b=2 --lengths '/some/where/my lengths.txt' --json", false);
+  EXPECT_EQ(given_options(app, {"--lengths"}), " --lengths 'my lengths.txt' --set a=1 b=2 --json");
 }
 
 /// A stand-in for a Python, called as `-c SCRIPT --report FILE --out FILE`.

@@ -17,6 +17,15 @@ TEST(Progress, LineNeverExceedsTheTerminal) {
   EXPECT_EQ(progress_line("tuning", 1, 2, 3, 17), "tuning  50 % 3 s");
 }
 
+TEST(ShellWord, IsQuotedWhereTheShellWouldReadMoreThanAName) {
+  EXPECT_EQ(shell_word("bench/data/mixed_lengths-1.txt"), "bench/data/mixed_lengths-1.txt");
+  EXPECT_EQ(shell_word("my lengths"), "'my lengths'");
+  EXPECT_EQ(shell_word("$(touch x)"), "'$(touch x)'");
+  EXPECT_EQ(shell_word("it's"), "'it'\\''s'");
+  EXPECT_EQ(shell_word("~"), "'~'");
+  EXPECT_EQ(shell_word(""), "''");
+}
+
 TEST(Progress, MoreStepsThanExpectedStayAtTheEnd) {
   EXPECT_EQ(progress_line("x", 9, 4, 1, 24), "x [==========] 100 % 1 s");
 }

@@ -62,6 +62,15 @@ TEST_F(PlanCommand, TextShowsEachStep) {
   }
 }
 
+TEST_F(PlanCommand, TheCommandToBeginWithIsQuotedForTheShell) {
+  std::filesystem::create_directory(folder_ / "my $(lengths)");
+  std::filesystem::rename(folder_ / "lengths", folder_ / "my $(lengths)" / "lengths");
+  folder_ /= "my $(lengths)";
+  ASSERT_EQ(plan("--gpu-memory 80 --model 1.4b"), 0) << errors_;
+  EXPECT_NE(output_.find("--lengths '" + (folder_ / "lengths").string() + "'\n"), std::string::npos) << output_;
+  folder_ = folder_.parent_path();
+}
+
 TEST_F(PlanCommand, AHandfulOfLengthsIsCalledTooFew) {
   ASSERT_EQ(plan("--gpu-memory 80 --model 1.4b"), 0) << errors_;
   EXPECT_EQ(output_.find("TOO FEW LENGTHS: 2 documents with 2,048 tokens, and a step holds 15,360."), 0U) << output_;
