@@ -76,7 +76,8 @@ std::string text_of(const json& value, std::string_view field, const Place& plac
 bool is_rest(std::string_view line) {
   if (!line.starts_with("{\"op\":")) return false;
   try {
-    (void)json::parse(line, [](int, json::parse_event_t, const json&) { return false; });  // values are dropped
+    [[maybe_unused]] const json parsed =
+        json::parse(line, [](int, json::parse_event_t, const json&) { return false; });  // values are dropped
   } catch (const json::parse_error& error) {
     return error.byte > line.size();
   } catch (const json::exception&) {
