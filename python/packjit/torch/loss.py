@@ -7,7 +7,7 @@ import torch
 from packjit.errors import BadArgument
 from packjit.torch.arguments import takes_tensors
 from packjit.torch.fusion import fused
-from packjit.torch.ops import first_derivative, without_autocast
+from packjit.torch.ops import first_derivative
 
 # In fp16 dlogits are those of a token that weighs so much: a probability of 2.4e-7 is a normal number there, and
 # dhidden, at most 2 * 256 * max |weight|, stays finite for elements of weight up to 127.
@@ -58,15 +58,16 @@ def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: to
         raise BadArgument(f"linear_cross_entropy takes one target and one weight for each of {hidden.shape[0]} tokens, "
                           f"and was given {tuple(targets.shape)} and {tuple(weights.shape)}")
     device_type = hidden.device.type
-    if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
-        hidden, weight = [tensor.to(torch.get_autocast_dtype(device_type)) for tensor in (hidden, weight)]
+    if device_type in ("cpu", "cuda") and torch.is_autocast_enabled(device_type):
+        dtype = torch.get_autocast_dtype(device_type)
+        with torch.autocast(device_type, enabled=False):
+            return linear_cross_entropy(hidden.to(dtype), weight.to(dtype), targets, weights, chunk_tokens, fuse)
     if hidden.dtype != weight.dtype:
         raise BadArgument(f"linear_cross_entropy: hidden is {hidden.dtype} and weight {weight.dtype}: convert one of "
                           "them")
     weights = weights.detach().float().masked_fill(targets < 0, 0)
-    with without_autocast(device_type):
-        return _LinearCrossEntropy.apply(hidden, weight, targets.clamp(min=0), weights, chunk_tokens, fuse,
-                                         torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad))
+    return _LinearCrossEntropy.apply(hidden, weight, targets.clamp(min=0), weights, chunk_tokens, fuse,
+                                     torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad))
 
 
 def _losses(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
