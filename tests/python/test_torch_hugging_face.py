@@ -72,6 +72,8 @@ def test_patched_model_takes_every_form_and_is_itself_without():
         assert error(packed[1, 3:12], theirs(ids[1:, 3:12]).logits[0]) < FP32_BOUND
         embedded = theirs(inputs_embeds=theirs.get_input_embeddings()(ids), position_ids=positions)
         assert torch.equal(packed, embedded.logits)
+        inner = theirs.backbone(ids, position_ids=positions).last_hidden_state
+        assert torch.equal(packed, theirs.lm_head(inner.to(theirs.lm_head.weight.dtype)).float())
         grown = theirs.generate(ids[:1, :4], max_new_tokens=3, do_sample=False)
     assert grown.shape == (1, 7)
 

@@ -38,7 +38,9 @@ def patch_mamba(model: nn.Module) -> nn.Module:
         if mixer.activation not in ("silu", "swish"):
             raise ValueError(f"patch_mamba: the model's hidden_act is {mixer.activation!r}; the convolution has SiLU "
                              "only")
-    for module, forward in ((model, _model_forward), *[(mixer, _mixer_forward) for mixer in mixers]):
+    # The model inside a language model, too: called by itself it would not see boundaries that it was given.
+    models = {model, *[module for module in model.modules() if type(module).__name__ == "MambaModel"]}
+    for module, forward in (*[(each, _model_forward) for each in models], *[(each, _mixer_forward) for each in mixers]):
         module.forward = functools.partial(forward, module)  # its class keeps the one that is called without boundaries
     if hasattr(model, "prepare_inputs_for_generation"):
         model.prepare_inputs_for_generation = functools.partial(_generation_inputs, model)
