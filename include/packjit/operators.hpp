@@ -98,7 +98,8 @@ class PackedOperator {
   template <typename Run, typename Tensors>
   Status call(Run run, const Tensors& tensors, const SequenceMap& map, Stream stream, Workspace workspace) const {
     const packjit_workspace given{sizeof(given), workspace.data, workspace.bytes};
-    return Status(run(handle_.get(), stream, map.handle(), &tensors, workspace.data == nullptr && workspace.bytes == 0 ? nullptr : &given));
+    return Status(run(handle_.get(), stream, map.handle(), &tensors,
+                      workspace.data == nullptr && workspace.bytes == 0 ? nullptr : &given));
   }
   detail::Owned<packjit_operator, packjit_operator_release> handle_;
 };
