@@ -7,7 +7,8 @@
 # PACKJIT_IGNORE_CUDA=1 passes over toolkit and wheel, to try that last way.
 #
 # --torch installs PyTorch, NumPy and pytest into a virtual environment, build/python, for the tests of packjit.torch, and
-# nothing else; where PACKJIT_PYTHON, that environment or python3 has them already it does nothing.
+# nothing else; where PACKJIT_PYTHON, that environment or python3 has them already that one is taken. build/python gets
+# transformers and matplotlib too, for a part of these tests; of another interpreter that lacks them it is said.
 set -euo pipefail
 # Paths that the caller gave hold from the caller's folder.
 for name in PACKJIT_NVRTC PACKJIT_NVRTC_DIR; do
@@ -26,22 +27,43 @@ die() {
 
 # --- PyTorch ---------------------------------------------------------------------------------------------------------
 if [ "${1:-}" = --torch ]; then
-  for python in ${PACKJIT_PYTHON:+"$PACKJIT_PYTHON"} build/python/bin/python python3; do
-    if "$python" -c 'import numpy, pytest, torch' 2>/dev/null; then
-      say "PyTorch: $("$python" -c 'import sys, torch; print(torch.__version__, "of", sys.executable)')"
-      exit 0
-    fi
-  done
-  say "installing PyTorch, NumPy and pytest with pip into build/python"
-  rm -rf build/python
-  mkdir -p build
-  python3 -m venv build/python ||
-    die "python3 cannot make a virtual environment; run scripts/bootstrap.sh, or set PACKJIT_PYTHON to an interpreter with PyTorch"
-  build/python/bin/python -m pip install --quiet --disable-pip-version-check --no-compile torch numpy pytest || {
-    rm -rf build/python
-    die "pip could not install PyTorch (its reason stands above); set PACKJIT_PYTHON to an interpreter that has it"
+  own=build/python/bin/python
+  parts=("transformers==5.*" matplotlib)
+  pip_install() { "$own" -m pip install --quiet --disable-pip-version-check --no-compile "$@"; }
+  # The first interpreter that has PyTorch, NumPy and pytest.
+  find_torch() {
+    for python in ${PACKJIT_PYTHON:+"$PACKJIT_PYTHON"} "$own" python3; do
+      "$python" -c 'import numpy, pytest, torch' 2>/dev/null && return 0
+    done
+    return 1
   }
-  say "PyTorch: $(build/python/bin/python -c 'import torch; print(torch.__version__)')"
+  # Prints those of `parts` that it has not.
+  missing_parts() {
+    "$python" -c '
+import importlib.util, sys
+print(*[name for name in sys.argv[1:] if not importlib.util.find_spec(name)], sep=" and ")' "${parts[@]%%=*}"
+  }
+  if ! find_torch; then
+    say "installing PyTorch, NumPy and pytest with pip into build/python"
+    rm -rf build/python
+    mkdir -p build
+    python3 -m venv build/python ||
+      die "python3 cannot make a virtual environment; run scripts/bootstrap.sh, or set PACKJIT_PYTHON to an interpreter with PyTorch"
+    pip_install torch numpy pytest || {
+      rm -rf build/python
+      die "pip could not install PyTorch (its reason stands above); set PACKJIT_PYTHON to an interpreter that has it"
+    }
+    python=$own
+  fi
+  missing=$(missing_parts)
+  if [ "$python" = "$own" ] && [ -n "$missing" ]; then
+    say "installing with pip into build/python: ${parts[*]}"
+    pip_install "${parts[@]}" || say "pip could not (its reason stands above)"
+    missing=$(missing_parts)
+  fi
+  # One line, the last: scripts/test.sh shows it.
+  found=$("$python" -c 'import sys, torch; print(torch.__version__, "of", sys.executable)')
+  say "PyTorch: $found${missing:+, without $missing, whose tests are skipped}"
   exit 0
 fi
 [ $# = 0 ] || die "unexpected arguments: $*; usage: scripts/bootstrap.sh [--torch]"

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import venv
 
 ROOT = pathlib.Path(sys.argv[1]).resolve()
 PACKJIT = pathlib.Path(sys.argv[2]).resolve()
@@ -210,6 +211,56 @@ class DemoTable(unittest.TestCase):
         self.assertEqual(self.show("gpu").strip(), "")
         self.write("doctor", {"gpus": [{"arch": "sm_90"}], "can": {"run_on_gpu": True}})
         self.assertEqual(self.show("gpu").strip(), "sm_90")
+
+
+class BootstrapTorch(unittest.TestCase):
+    """scripts/bootstrap.sh --torch in a copy of the tree, with interpreters whose modules and pip are stand-ins."""
+
+    WITHOUT = ", without transformers and matplotlib, whose tests are skipped\n"
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.root = pathlib.Path(self.folder.name, "tree with blank")
+        (self.root / "scripts").mkdir(parents=True)
+        shutil.copy(ROOT / "scripts/bootstrap.sh", self.root / "scripts")
+
+    def tearDown(self):
+        self.folder.cleanup()
+
+    def interpreter(self, name, pip):
+        """It has PyTorch, and no more than that needs."""
+        venv.create(self.root / name)
+        site, = (self.root / name).glob("lib/python*/site-packages")
+        for module in ("torch", "numpy", "pytest"):
+            (site / f"{module}.py").write_text("__version__ = '2.4'\n")
+        (site / "pip.py").write_text(f"import pathlib, sys\n{pip}\n")
+        return self.root / name / "bin/python"
+
+    def bootstrap(self, **environment):
+        environment = {**{name: value for name, value in os.environ.items() if not name.startswith("PYTHON")
+                          and name != "PACKJIT_PYTHON"}, **environment}
+        return run(self.root / "scripts/bootstrap.sh", "--torch", cwd="/", env=environment)
+
+    def test_an_interpreter_of_the_caller_is_left_as_it_is(self):
+        python = self.interpreter("mine", "sys.exit('nobody asked')")
+        done = self.bootstrap(PACKJIT_PYTHON=str(python))
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(done.stdout, f"bootstrap: PyTorch: 2.4 of {python}{self.WITHOUT}")
+
+    def test_its_own_gets_what_came_later(self):
+        python = self.interpreter("build/python", "for name in ('transformers', 'matplotlib'):\n"
+                                  "    pathlib.Path(__file__).with_name(f'{name}.py').touch()")
+        done = self.bootstrap()
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(done.stdout, "bootstrap: installing with pip into build/python: transformers==5.* matplotlib\n"
+                                      f"bootstrap: PyTorch: 2.4 of {python}\n")
+        self.assertEqual(self.bootstrap().stdout, f"bootstrap: PyTorch: 2.4 of {python}\n")
+
+    def test_without_a_network_its_own_is_used_as_it_is(self):
+        python = self.interpreter("build/python", "sys.exit('no network')")
+        done = self.bootstrap()
+        self.assertEqual((done.returncode, done.stderr), (0, "no network\n"))
+        self.assertTrue(done.stdout.endswith(f"PyTorch: 2.4 of {python}{self.WITHOUT}"), done.stdout)
 
 
 class DemoScript(unittest.TestCase):

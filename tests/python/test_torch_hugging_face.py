@@ -1,11 +1,13 @@
 """transformers' Mamba: a third witness for the packed model, and packed itself by patch_mamba."""
 
 import copy
-import importlib.util
+import os
 
 import pytest
 
+os.environ["HF_HUB_OFFLINE"] = "1"  # the models are made here; read when transformers is imported
 torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
 
 from packed_models import (CONFIG, Adapter, assert_close, error, gradients_of, model_of, random_rows,  # noqa: E402
                            real_rows, run_one_at_a_time, run_packed, tokens_of)
@@ -15,12 +17,10 @@ from packjit.torch import SequenceMap  # noqa: E402
 from packjit.torch.hugging_face import patch_mamba  # noqa: E402
 
 FP32_BOUND = 1e-5
-pytestmark = pytest.mark.skipif(not importlib.util.find_spec("transformers"), reason="transformers is missing")
 
 
 def theirs_of(model):
     """transformers' model with the same weights; its convolution and scan are loops in PyTorch here."""
-    import transformers
     config = transformers.MambaConfig(vocab_size=CONFIG.padded_vocab_size, hidden_size=CONFIG.d_model, state_size=16,
                                       num_hidden_layers=CONFIG.n_layer)
     theirs = transformers.MambaForCausalLM(config)
