@@ -117,8 +117,7 @@ packjit_status packjit_task_wait(packjit_task* task) {
     if (!is_done(*task) && is_lost(*task)) {
       throw packjit::EnvironmentError(
           "packjit_task_wait: the preparation began before this process was forked, and is done in the other one; "
-          "start "
-          "it again here");
+          "start it again here");
     }
     status = packjit::api::report(task->outcome.get());
   });
