@@ -20,10 +20,10 @@ namespace packjit {
 /// The bytes of a bundle of these entries, none of them marked as imported.
 [[nodiscard]] std::string bundle_of(std::vector<CacheEntry> entries);
 
-/// Puts entries into the disk cache. Throws EnvironmentError where one cannot be written.
 /// Throws std::invalid_argument where the entries do not fit into the disk cache together: the last would drive the
 /// first out.
 void require_room(const DiskCache& disk, const std::vector<CacheEntry>& entries, std::string_view attempt);
+/// Puts entries into the disk cache. Throws EnvironmentError where one cannot be written.
 void fill(DiskCache& disk, const std::vector<CacheEntry>& entries);
 
 }  // namespace packjit
