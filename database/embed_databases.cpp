@@ -5,14 +5,17 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cerrno>
 #include <exception>
 #include <fstream>
 #include <iostream>
-#include <iterator>
+#include <limits>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 
 #include "database/shipped.hpp"
+#include "runtime/text_file.hpp"
 
 namespace packjit {
 namespace {
@@ -47,10 +50,9 @@ std::string constant(const Entry& entry) {
 }
 
 Database read(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw std::invalid_argument("cannot be read");
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  Database database = parse_database(text);
+  constexpr std::size_t kAny = std::numeric_limits<std::size_t>::max();
+  const auto fail = [](std::string_view reason) { throw std::invalid_argument(std::string(reason)); };
+  Database database = parse_database(read_text_file(path, kAny, "", fail));
   if (!database.gpu) throw std::invalid_argument("it names no GPU");
   if (!database.unusable.empty())
     throw std::invalid_argument("an entry cannot be used: " + database.unusable[0].reason);
@@ -69,7 +71,10 @@ std::string source_of(std::span<const std::string> paths) {
       databases += fmt::format("    {{{}, {}, {}, {}, {}, {}, kEntries{}}},\n", literal(gpu.name), literal(gpu.arch),
                                gpu.multiprocessors, gpu.shared_bytes_per_block, gpu.l2_bytes, gpu.memory_clock_mhz, i);
     } catch (const std::invalid_argument& error) {
-      throw std::invalid_argument(fmt::format("{}: {}", paths[i], error.what()));
+      throw std::invalid_argument(
+          fmt::format("cannot embed the tuning database {}: {}; give a document as in docs/database_format.md, or "
+                      "leave this one out",
+                      paths[i], error.what()));
     }
   }
   return fmt::format(R"(#include "database/shipped.hpp"
@@ -94,9 +99,13 @@ int main(int argc, char** argv) {
   try {
     if (argc < 3) throw std::invalid_argument("usage: embed_databases OUTPUT FILE...");
     const std::string source = packjit::source_of(std::vector<std::string>(argv + 2, argv + argc));
+    errno = 0;
     std::ofstream file(argv[1], std::ios::binary);
     file << source;
-    if (!file.flush()) throw std::runtime_error(fmt::format("cannot write {}", argv[1]));
+    if (!file.flush()) {
+      throw std::runtime_error(fmt::format("cannot write the C++ file {}: {}; give one that can be written", argv[1],
+                                           std::generic_category().message(errno)));
+    }
     return 0;
   } catch (const std::exception& error) {
     std::cerr << "embed_databases: " << error.what() << "\n";
