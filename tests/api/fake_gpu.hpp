@@ -22,6 +22,8 @@ class OnAFakeGpu : public ::testing::Test {
   }
   FakeDriver fake;
 };
+/// What callers do one after the other and at once: sessions_test.cpp and preparations_test.cpp.
+class Sessions : public OnAFakeGpu {};
 
 /// Both directions of the scan without states, on memory that nobody reads.
 struct SmallScan {
