@@ -33,8 +33,8 @@ PACKAGES = {"torch": "torch", "mamba_ssm": "mamba-ssm", "causal_conv1d": "causal
 
 
 def output_file(name):
-    """For argparse: a file that can be written, which is found out before the work. bench/reports.py has the
-    same, but packjit carries this script alone."""
+    """For argparse: a file that can be written, which is found out before the work. That of bench/reports.py asks
+    for one that can be replaced; and packjit carries this script alone."""
     path = pathlib.Path(name)
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{name} is a folder: give the file to write")
