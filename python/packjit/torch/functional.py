@@ -16,6 +16,7 @@ from packjit.torch.arguments import refuse_others, takes_tensors
 from packjit.torch.sequence_map import SequenceMap, live_map
 
 _FP32 = torch.float32
+_is_grad_enabled = torch.is_grad_enabled
 Output = Union[Tensor, Tuple[Tensor, Tensor]]
 
 
@@ -49,7 +50,7 @@ def conv1d_pack(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, *, seq
                 x = ops.to_autocast_dtype(x, x.device.type)
                 initial_states = ops.to_autocast_dtype(initial_states, x.device.type)
             handle = seq_map.handle
-            if ops.wants_gradients((x, weight, bias, initial_states)):
+            if _is_grad_enabled() and ops.any_requires_grad((x, weight, bias, initial_states)):
                 return ops.EagerConv1dPack.apply(live_map(handle), handle, x, weight, bias, initial_states, silu,
                                                  return_final_states)
             out, states = ops.conv_forward(live_map(handle), x, weight, bias, initial_states, silu, return_final_states)
@@ -101,7 +102,7 @@ def ssm_pack(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Optio
                 u, delta, B, C, z = [ops.to_autocast_dtype(tensor, u.device.type) for tensor in (u, delta, B, C, z)]
                 inputs = u, delta, A, B, C, D, z, delta_bias, initial_states
             handle = seq_map.handle
-            if ops.wants_gradients(inputs):
+            if _is_grad_enabled() and ops.any_requires_grad(inputs):
                 return ops.EagerSsmPack.apply(live_map(handle), handle, *inputs, delta_softplus, return_final_states,
                                               checkpoints)
             out, states, _ = ops.ssm_forward(live_map(handle), inputs, delta_softplus, return_final_states, False)

@@ -138,10 +138,8 @@ _dispatch_modes, _functorch_level = torch._C._len_torch_dispatch_stack, torch._C
 _tracing = torch._C._get_tracing_state  # of torch.jit.trace
 
 
-def wants_gradients(tensors: Tuple[Optional[Tensor], ...]) -> bool:
-    """Whether autograd has to know of a call on these tensors."""
-    if not torch.is_grad_enabled():
-        return False
+def any_requires_grad(tensors: Tuple[Optional[Tensor], ...]) -> bool:
+    """Whether autograd has to know of a call on these tensors, where it is on."""
     for tensor in tensors:  # in training the first
         if tensor is not None and tensor.requires_grad:
             return True
