@@ -15,15 +15,17 @@ struct ForwardRow {
 };
 constexpr ForwardRow kForward[] = {
     {16, 128, 1, 16, 8, 4},  {32, 128, 2, 16, 8, 4},  {64, 128, 4, 16, 8, 4},
-    {128, 128, 8, 16, 8, 4}, {256, 128, 16, 8, 8, 4}, {512, 128, 32, 4, 4, 4},
+    {128, 128, 8, 16, 8, 4}, {256, 256, 16, 8, 8, 2}, {512, 128, 32, 4, 4, 4},
 };
+/// The backward's. 13 states a lane, those of d_state 104, spill with a tile of 16 tokens.
 struct BackwardRow {
   int d_state, block, lanes, tile_tokens, checkpoint_tokens, step_tokens, vector, min_blocks;
 };
 constexpr BackwardRow kBackward[] = {
     {4, 128, 1, 8, 8, 8, 8, 3},     {8, 128, 1, 8, 8, 4, 8, 3},     {16, 128, 1, 8, 8, 2, 8, 3},
-    {32, 128, 2, 8, 16, 2, 8, 2},   {64, 128, 4, 8, 16, 2, 8, 2},   {128, 128, 8, 8, 16, 2, 8, 2},
-    {256, 128, 32, 8, 32, 4, 4, 2}, {512, 128, 32, 4, 64, 2, 4, 2},
+    {32, 128, 2, 8, 16, 2, 8, 2},   {64, 128, 4, 8, 16, 2, 8, 2},   {96, 128, 8, 16, 16, 2, 8, 2},
+    {104, 128, 8, 8, 16, 2, 8, 2},  {128, 128, 8, 16, 16, 2, 8, 2}, {256, 256, 16, 8, 32, 2, 8, 1},
+    {512, 128, 32, 4, 64, 2, 4, 2},
 };
 /// The same where the work is little: more lanes share a channel.
 constexpr BackwardRow kBackwardFew[] = {
@@ -88,7 +90,8 @@ Config scan_config(const Spec& spec, const std::string& arch, const Workload& wo
   return config;
 }
 
-/// Shared memory that one block can have, in bytes.
+/// Shared memory that one block can have, in bytes. A multiprocessor has as much, and kReservedBytes for each block.
+constexpr std::uint32_t kReservedBytes = 1024;
 std::uint32_t most_shared_bytes(const std::string& arch) {
   struct Row {
     const char* arch;
@@ -101,16 +104,21 @@ std::uint32_t most_shared_bytes(const std::string& arch) {
   return (row == std::end(kRows) ? kLeastSinceSm80 : row->kib) * 1024;
 }
 
-/// Halves the tiles until a block's shared memory is at most `most` bytes.
+/// Halves the tiles until a block's shared memory is at most `most` bytes, and long ones until a multiprocessor can
+/// hold min_blocks blocks: a longer tile saves less than another block's warps do.
 void fit_shared(const Spec& spec, Config& config, std::uint32_t most) {
+  constexpr int kLongTile = 16;
   Problem any;  // shared memory depends on Spec and Config only
   any.sizes = {.batch = 1, .seqlen = 1, .dim = 1, .groups = 1, .d_state = spec.values["d_state"]};
-  const auto largest = [&] {
+  const auto fits = [&](int tile) {
     const Plan planned = plan(spec, config, any);
-    return std::ranges::max_element(planned.launches, {}, &KernelLaunch::shared_bytes)->shared_bytes;
+    const std::uint32_t bytes =
+        std::ranges::max_element(planned.launches, {}, &KernelLaunch::shared_bytes)->shared_bytes;
+    const auto blocks = tile < kLongTile ? 1u : static_cast<std::uint32_t>(config.values["min_blocks"]);
+    return blocks * (bytes + kReservedBytes) <= most + kReservedBytes;
   };
-  while (largest() > most) {
-    const int tile = config.values["tile_tokens"] / 2;
+  for (int tile = config.values["tile_tokens"]; !fits(tile);) {
+    tile /= 2;
     config.values.set("tile_tokens", tile);
     if (is_backward(spec.op)) config.values.set("step_tokens", std::min(config.values["step_tokens"], tile));
   }
@@ -163,7 +171,9 @@ Config builtin_config(const Spec& spec, const std::string& arch, const Workload&
   const bool more_code = spec.values["initial_states"] + spec.values["final_states"] > 0 ||
                          (is_scan(spec.op) && spec.values["groups"] > 0) ||
                          spec.values["layout"] != static_cast<int>(Layout::token_major);
-  if (arch != "sm_90" || more_code) config.values.set("min_blocks", is_scan(spec.op) ? 2 : 1);
+  if (arch != "sm_90" || more_code) {
+    config.values.set("min_blocks", is_scan(spec.op) ? std::min(config.values["min_blocks"], 2) : 1);
+  }
   if (arch == "sm_90" && config.values.has("early_sum")) config.values.set("early_sum", 1);
   // Some have less than half the shared memory of sm_90.
   if (arch != "sm_90" && config.values.has("stages")) {
