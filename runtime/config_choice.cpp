@@ -64,14 +64,11 @@ std::string ConfigChooser::read_user_databases(const GpuProperties& gpu, std::ve
   return {};
 }
 
-const std::vector<const Database*>& ConfigChooser::databases_for(const GpuProperties& gpu) {
-  const std::lock_guard lock(mutex_);
-  const auto [it, is_new] = models_.try_emplace(database_stem(gpu));
-  Model& model = it->second;
-  if (!is_new) return model.databases;
+ConfigChooser::Model ConfigChooser::read_model(const GpuProperties& gpu) {
+  Model model;
   if (location_.off) {
     if (log_) log_({LogLevel::event, "tuning databases are not used: PACKJIT_DATABASE_DIR is off", {}});
-    return model.databases;
+    return model;
   }
   std::string text, problem = location_.problem;
   if (problem.empty()) problem = read_user_databases(gpu, model.user);
@@ -87,7 +84,16 @@ const std::vector<const Database*>& ConfigChooser::databases_for(const GpuProper
     text += ", " + counted(database);
   }
   if (log_) log_({LogLevel::event, fmt::format("Configs for {} ({}): {}", gpu.name, gpu.arch, text), {}});
-  return model.databases;
+  return model;
+}
+
+const std::vector<const Database*>& ConfigChooser::databases_for(const GpuProperties& gpu) {
+  const std::lock_guard lock(mutex_);
+  const std::string stem = database_stem(gpu);
+  auto found = models_.find(stem);
+  // A model whose databases could not be read to the end, for want of memory, is read again at the next question.
+  if (found == models_.end()) found = models_.emplace(stem, read_model(gpu)).first;
+  return found->second.databases;
 }
 
 Choice ConfigChooser::choose(const Spec& spec, const GpuProperties& gpu, const Workload& work) {

@@ -28,7 +28,15 @@ class ConfigChooser {
   [[nodiscard]] static ConfigChooser& shared();
 
  private:
+  struct Model {
+    std::vector<Database> user;
+    std::vector<const Database*> databases;  ///< the user's first; moving a Model keeps them where they are
+    Model() = default;
+    Model(Model&&) = default;
+    Model(const Model&) = delete;
+  };
   const std::vector<const Database*>& databases_for(const GpuProperties& gpu);
+  [[nodiscard]] Model read_model(const GpuProperties& gpu);
   /// The GPU's own first, then those of other models of its architecture; returns why some could not be read.
   [[nodiscard]] std::string read_user_databases(const GpuProperties& gpu, std::vector<Database>& databases);
 
@@ -37,10 +45,6 @@ class ConfigChooser {
   const std::span<const Database> shipped_;
   const Clock clock_;
   const LogCallback log_;
-  struct Model {
-    std::vector<Database> user;
-    std::vector<const Database*> databases;  ///< the user's first
-  };
   std::mutex mutex_;
   std::map<std::string, Model> models_;  ///< by stem; a Model that is there does not change
 };

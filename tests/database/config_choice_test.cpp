@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <new>
 #include <numeric>
 #include <random>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "database/shipped.hpp"
 #include "tests/cache/cache_helpers.hpp"
@@ -124,6 +126,19 @@ TEST_F(ConfigChoices, K49_FilesAreReadAtTheFirstQuestionOnly) {
   other.multiprocessors = 114;
   (void)one.choose(Spec(Operator::conv1d_pack_fwd), other, kWork);
   EXPECT_GT(accesses(), after);
+}
+
+TEST_F(ConfigChoices, AQuestionThatRanOutOfMemoryIsAskedAgain) {
+  tune(24);
+  bool out_of_memory = true;
+  ConfigChooser one(files, {"/data", false, ""}, {}, clock.clock(), [&](const LogRecord&) {
+    if (std::exchange(out_of_memory, false)) throw std::bad_alloc();
+  });
+  const Spec spec(Operator::conv1d_pack_fwd);
+  EXPECT_THROW((void)one.choose(spec, test_gpu(), kWork), std::bad_alloc);
+  const Choice second = one.choose(spec, test_gpu(), kWork);
+  EXPECT_EQ(second.outcome, Outcome::exact);
+  EXPECT_EQ(second.config.values["tile_tokens"], 24);
 }
 
 TEST_F(ConfigChoices, TheUsersDatabasesOfOtherModelsServeTheArchitecture) {
