@@ -71,10 +71,12 @@ std::string text_of(const json& value, std::string_view field, const Place& plac
   return value.get<std::string>();
 }
 
-/// What a killed writer left, in front of what the next one wrote: a line that begins a record, and whose JSON would
-/// have to go on behind its last byte.
+constexpr std::string_view kBegin = "{\"op\":";  // of a record, as capture_line() writes it
+
+/// What a killed writer left, in front of what the next one wrote: the first bytes of a record, whose JSON would have
+/// to go on behind the last of them.
 bool is_rest(std::string_view line) {
-  if (!line.starts_with("{\"op\":")) return false;
+  if (!line.starts_with(kBegin) && !kBegin.starts_with(line)) return false;
   try {
     [[maybe_unused]] const json parsed =
         json::parse(line, [](int, json::parse_event_t, const json&) { return false; });  // values are dropped
@@ -212,23 +214,24 @@ CaptureFile::CaptureFile(FileSystem& files, std::string path, LogCallback log)
     : files_(files), path_(std::move(path)), log_(std::move(log)) {}
 
 std::unique_ptr<CaptureFile> CaptureFile::from_environment() {
-  std::optional<std::string> path = environment("PACKJIT_CAPTURE");
-  if (!path) return nullptr;
-  return std::make_unique<CaptureFile>(posix_file_system(), std::move(*path), &write_log);
+  const std::optional<std::string> given = environment("PACKJIT_CAPTURE");
+  if (!given) return nullptr;
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::absolute(*given, error);
+  return std::make_unique<CaptureFile>(posix_file_system(), error ? *given : path.string(), &write_log);
 }
 
 void CaptureFile::add(const CapturedShape& shape) noexcept {
   if (!is_on()) return;
   try {
-    const std::string line = capture_line(shape) + "\n";
+    // Its own line also behind one that a killed writer, of this file or another process, has left unfinished.
+    const std::string line = "\n" + capture_line(shape) + "\n";
     (void)parse_capture(line, "the shape of a call");  // a line that is refused would make the whole file unreadable
     const std::filesystem::path path(path_);
     std::unique_ptr<Folder> folder;
     const std::string parent = path.has_parent_path() ? path.parent_path().string() : ".";
     if (const std::error_code error = files_.open_folder(parent, folder)) return stop(error.message());
-    // Behind a line that a killed writer has left unfinished, which each process can find at its first record only.
-    const std::string begin = begun_.exchange(true) ? "" : "\n";
-    if (const std::error_code error = folder->append(path.filename().string(), begin + line)) stop(reason_of(error));
+    if (const std::error_code error = folder->append(path.filename().string(), line)) stop(reason_of(error));
   } catch (const std::exception& error) {
     stop(error.what());
   }

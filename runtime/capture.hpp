@@ -39,7 +39,7 @@ class CaptureFile {
  public:
   /// `files` must outlive it.
   CaptureFile(FileSystem& files, std::string path, LogCallback log);
-  /// The file that PACKJIT_CAPTURE names; null where it is unset.
+  /// The file that PACKJIT_CAPTURE names, a relative one from the working directory of now; null where it is unset.
   [[nodiscard]] static std::unique_ptr<CaptureFile> from_environment();
 
   /// Adds a line at the end of the file, which is made for the owner alone where it is missing.
@@ -52,7 +52,6 @@ class CaptureFile {
   FileSystem& files_;
   std::string path_;
   LogCallback log_;
-  std::atomic<bool> begun_ = false;
   std::atomic<bool> stopped_ = false;
 };
 

@@ -117,6 +117,31 @@ TEST_F(Recording, AddsToWhatTheFileHas) {
   EXPECT_EQ(recorded().size(), 2U);
 }
 
+TEST_F(Recording, WhatAnotherProcessLeftUnfinishedCostsNoRecordOfOurs) {
+  record_in(file);
+  const DeviceHandle device = open_host();
+  const OperatorHandle op = make_operator(device, SmallConvolution::options());
+  ASSERT_DONE(conv.run(op.get(), map_from_positions(device, kFiveAndThree).get()));
+  std::ofstream(file, std::ios::binary | std::ios::app) << R"({"op":"conv1d_pack_fwd","spec":{"dty)";
+  ASSERT_DONE(conv.run(op.get(), map_from_positions(device, kFourAndTwo).get()));
+  const std::vector<CapturedShape> shapes = recorded();
+  ASSERT_EQ(shapes.size(), 2U);
+  EXPECT_EQ(shapes[0].rows, (Rows{{5, 3}}));
+  EXPECT_EQ(shapes[1].rows, (Rows{{4, 2}}));
+}
+
+TEST_F(Recording, ARelativeFileIsThatOfTheFolderAtOpening) {
+  const fs::path before = fs::current_path();
+  fs::current_path(folder);
+  record_in(file.filename());
+  const DeviceHandle device = open_host();
+  fs::current_path(before);
+  const OperatorHandle op = make_operator(device, SmallConvolution::options());
+  ASSERT_DONE(conv.run(op.get(), map_from_positions(device, kFiveAndThree).get()));
+  EXPECT_EQ(recorded().size(), 1U);
+  EXPECT_FALSE(fs::exists(before / file.filename()));
+}
+
 TEST_F(Recording, AFileThatCannotBeWrittenIsOneWarning) {
   file = folder / "missing" / "shapes.jsonl";
   record_in(file);
