@@ -197,19 +197,6 @@ class CallTensors {
   std::int32_t device_type_ = 0, device_id_ = 0;
 };
 
-/// The GIL is somebody else's while it lives.
-class WithoutGil {
- public:
-  explicit WithoutGil(const Interpreter& python) : python_(python), thread_(python.save_thread()) {}
-  WithoutGil(const WithoutGil&) = delete;
-  WithoutGil& operator=(const WithoutGil&) = delete;
-  ~WithoutGil() { python_.restore_thread(thread_); }
-
- private:
-  const Interpreter& python_;
-  void* thread_;
-};
-
 /// Scratch memory of the tensors' library, for one call: given back once the launches are queued, which is in the order
 /// of the stream.
 class Scratch {
@@ -245,7 +232,8 @@ class Scratch {
   dlpack::ManagedTensor* memory_ = nullptr;
 };
 
-void run(const Call& call) {
+/// Leaves the GIL to others and the thread to take it back with, once the arguments are read.
+void run(const Call& call, void*& released) {
   const CallTensors tensors(call);
   const std::int32_t type = tensors.device_type(), id = tensors.device_id();
   if (!call.map.device.backend->holds(type, id)) {
@@ -255,7 +243,7 @@ void run(const Call& call) {
   if (type == dlpack::kCuda && call.exchange.stream(type, id, &stream) != 0) {
     throw std::invalid_argument("packjit_python_call: exchange does not tell the current stream");
   }
-  const WithoutGil released(call.python);
+  released = call.python.save_thread();
   Scratch scratch(call.exchange);
   // Host execution has its own, with guard zones.
   const auto workspace = [&](Lane& lane, std::size_t bytes) {
@@ -271,6 +259,12 @@ void run(const Call& call) {
 extern "C" void* packjit_python_call(void* /*self*/, void* const* arguments, std::int64_t count) {
   const Interpreter* python = interpreter();
   if (python == nullptr) return nullptr;
-  const packjit_status status = guarded([&] { run(call_of(*python, {arguments, static_cast<std::size_t>(count)})); });
+  void* released = nullptr;
+  const packjit_status status = guarded([&] {
+    run(call_of(*python, {arguments, static_cast<std::size_t>(count)}), released);
+  });
+  // Where the interpreter ends meanwhile this may not return, but unwind a daemon thread's stack: nothing above it may
+  // catch or be noexcept.
+  if (released != nullptr) python->restore_thread(released);
   return status != PACKJIT_OK && python->exception() != nullptr ? nullptr : python->from_integer(status);
 }

@@ -1,7 +1,9 @@
 // Calls from Python, with an interpreter and a tensor library that are made up: objects are tensors or integers.
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,6 +35,7 @@ struct Interpreter {
   bool has_gil = true;
   bool exception = false;  ///< is set
   int without_gil = 0;     ///< stretches
+  bool ends = false;       ///< so a thread that wants the GIL back ends, as up to Python 3.13
   bool out_of_memory = false;
   std::int64_t lent = 0;   ///< bytes of workspace that are out
   std::int64_t taken = 0;  ///< all that ever were
@@ -105,6 +108,7 @@ void* PyEval_SaveThread() {
 void PyEval_RestoreThread(void* thread) {
   EXPECT_EQ(thread, packjit::testing::interpreter);
   packjit::testing::interpreter->has_gil = true;
+  if (packjit::testing::interpreter->ends) pthread_exit(nullptr);
 }
 }
 #pragma GCC visibility pop
@@ -252,6 +256,28 @@ TEST_F(PythonCall, AnExceptionOfPythonIsLeftToPython) {
     state.exception = false;
   }
   EXPECT_EQ(conv.out, std::vector<float>(8, -1.0F));
+}
+
+TEST_F(PythonCall, AThreadThatTheInterpreterEndsEndsAlone) {
+  const DeviceHandle device = open_host();
+  const MapHandle map = map_from_positions(device, conv.positions);
+  state.ends = true;
+  struct Work {
+    std::function<void()> call;
+    bool returned = false;
+  } work;
+  work.call = [&] { (void)run_convolution(map, convolution()); };
+  pthread_t thread{};
+  const auto begin = [](void* given) -> void* {
+    auto& own = *static_cast<Work*>(given);
+    own.call();
+    own.returned = true;
+    return nullptr;
+  };
+  ASSERT_EQ(pthread_create(&thread, nullptr, begin, &work), 0);
+  ASSERT_EQ(pthread_join(thread, nullptr), 0);
+  EXPECT_FALSE(work.returned);
+  EXPECT_EQ(conv.out, SmallConvolution::kExpected);
 }
 
 /// Backward of a small scan on a GPU that runs nothing.
