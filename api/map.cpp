@@ -109,6 +109,7 @@ void Map::build(void* stream, const packjit_tensor* boundaries) {
   check_given(form_, boundaries);
   use(stream);
   built_->build(boundaries == nullptr ? TensorView{} : view_of(*boundaries, name_of(form_)));
+  keeper_->check_guards();
   was_built_ = true;
 }
 

@@ -9,6 +9,7 @@
 #include <limits>
 #include <thread>
 
+#include "api/handles.hpp"
 #include "tests/api/handles.hpp"
 
 namespace packjit::testing {
@@ -464,6 +465,17 @@ TEST_F(Host, WorkspaceOfTheCallerHasToBeLargeEnoughAndAligned) {
   EXPECT_EQ(dw[3], 1 + 4 + 9 + 16 + 25 + 100 + 400 + 900);
   EXPECT_EQ(dw[2], 1 * 2 + 2 * 3 + 3 * 4 + 4 * 5 + 10 * 20 + 20 * 30);
   EXPECT_EQ(dx, (std::vector<float>{10, 14, 12, 9, 5, 60, 50, 30}));
+}
+
+TEST_F(Host, AWriteBehindTheWorkspaceIsReportedOnce) {
+  const OperatorHandle op = make_operator(device, SmallConvolution::options());
+  const MapHandle map = map_from_positions(device, conv.positions);
+  // The lane goes back with what the next call finds.
+  static_cast<char*>(device->backend->enter(nullptr)->workspace(8))[8] = 0;
+  EXPECT_EQ(conv.run(op.get(), map.get()), PACKJIT_CHECK_FAILED);
+  const std::string said = packjit_last_error();
+  EXPECT_EQ(said.find("guard zone damaged: a write past the end of a buffer of 8 bytes, at offset 8"), 0U) << said;
+  EXPECT_DONE(conv.run(op.get(), map.get()));
 }
 
 TEST_F(Host, AbsurdSizesAreRefused) {
