@@ -61,7 +61,7 @@ PackOptions options_of(const packjit_packer_options& given) {
   options.pack_length = given.pack_length;
   options.rows_per_call = number("rows", given.rows, defaults.rows_per_call);
   options.seed = given.seed;
-  options.cut = number("cut", given.cut, defaults.cut);
+  options.cut = number("cut", given.cut, given.pack_length);
   options.cut_slack = number("cut_slack", given.cut_slack, defaults.cut_slack, 0);
   options.min_piece = number("min_piece", given.min_piece, defaults.min_piece);
   options.window = number("window", given.window, defaults.window);

@@ -78,7 +78,7 @@ typedef struct {
   char arch[16];  /* "sm_90", "host" */
   char name[128]; /* a label */
 } packjit_device_info;
-/* Fills as much of `info` as its struct_size has room for. */
+/* Fills `info`. One that is longer than this library's struct keeps the rest; a shorter one is refused. */
 PACKJIT_API packjit_status packjit_device_get_info(packjit_device* device, packjit_device_info* info);
 
 /* --- tensors ------------------------------------------------------------------------------- */

@@ -315,6 +315,7 @@ TEST(Packer, BadInputIsRefusedWithItsName) {
       {[](auto& o, auto&) { o.rank = 1; }, "rank must be from 0 to 0, found 1"},
       {[](auto& o, auto&) { o.ranks = 70000; }, "ranks must be from 1 to 65536"},
       {[](auto& o, auto&) { o.cut = 9; }, "cut must be from 1 to 8"},
+      {[](auto& o, auto&) { o.cut = -1; }, "cut is -1; expected 0 for 8, or a number above 0"},
       {[](auto& o, auto&) { o.window = -1; }, "window is -1"},
       {[](auto& o, auto&) { o.open_packs = -2; }, "open_packs is -2; expected 0 for 16, -1 for none or"},
       {[](auto& o, auto&) { o.min_piece = 5; }, "minimum piece must be from 1 to 4"},
