@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "database/lookup.hpp"
 #include "database/shipped.hpp"
 #include "runtime/digest.hpp"
 #include "runtime/errors.hpp"
@@ -68,6 +69,12 @@ std::optional<Entry> DatabaseStore::best(const Spec& spec, const Bucket& bucket,
     return entry.bucket == bucket && entry.spec == spec && same_model(entry.gpu, gpu);
   });
   return found == known_.entries.end() ? std::nullopt : std::optional(*found);
+}
+
+std::optional<Config> DatabaseStore::in_use(const TuningTarget& target, const GpuProperties& gpu) {
+  std::vector<const Database*> databases = {&known_};
+  for (const Database& shipped : shipped_databases()) databases.push_back(&shipped);
+  return look_up(databases, target.spec, gpu, target.work).config;
 }
 
 std::vector<Entry> DatabaseStore::nearest(const Spec& spec, const Bucket& bucket) {

@@ -23,6 +23,8 @@ class DatabaseStore final : public TuningStore {
                 LogCallback log);
 
   [[nodiscard]] std::optional<Entry> best(const Spec& spec, const Bucket& bucket, const GpuProperties& gpu) override;
+  /// As look_up() has it, of this user's Entries and those that are shipped.
+  [[nodiscard]] std::optional<Config> in_use(const TuningTarget& target, const GpuProperties& gpu) override;
   [[nodiscard]] std::vector<Entry> nearest(const Spec& spec, const Bucket& bucket) override;
   [[nodiscard]] bool failed(const FailedCandidate& candidate) override;
   /// Throw EnvironmentError where the record cannot be written.

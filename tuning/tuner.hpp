@@ -39,7 +39,7 @@ struct TriedCandidate {
 
 /// What is known beforehand.
 struct TuningKnowledge {
-  std::optional<Config> incumbent;    ///< what the database has for the target; else the built-in Config
+  std::optional<Config> incumbent;    ///< what calls get so far; else the built-in Config
   std::vector<Config> neighbours;     ///< what won for similar targets, tried first
   std::vector<TriedCandidate> tried;  ///< by a run that was ended; not timed again unless among the best
   std::function<bool(const Config&, const std::string& source_digest)> failed;  ///< not to be tried; may be empty

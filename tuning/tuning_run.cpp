@@ -114,7 +114,7 @@ std::vector<TargetOutcome> tune_all(TrialBench& bench, std::span<const TuningTar
       continue;
     }
     TuningKnowledge known;
-    if (outcome.before) known.incumbent = outcome.before->config;
+    known.incumbent = store.in_use(target, bench.gpu());
     known.neighbours = beginnings(target, made, store);
     known.tried = store.tried(target);
     known.failed = [&](const Config& config, const std::string& digest) {

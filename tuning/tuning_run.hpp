@@ -21,6 +21,11 @@ class TuningStore {
 
   /// The Entry of exactly this Spec and bucket on a GPU of the model, whatever versions it was made with.
   [[nodiscard]] virtual std::optional<Entry> best(const Spec& spec, const Bucket& bucket, const GpuProperties& gpu) = 0;
+  /// The Config that a call gets before the target is tuned; the built-in one where there is none.
+  [[nodiscard]] virtual std::optional<Config> in_use(const TuningTarget& target, const GpuProperties& gpu) {
+    const std::optional<Entry> entry = best(target.spec, target.bucket, gpu);
+    return entry ? std::optional(entry->config) : std::nullopt;
+  }
   /// Entries of similar shapes, the nearest first; what this run adds is known to it anyway.
   [[nodiscard]] virtual std::vector<Entry> nearest(const Spec& /*spec*/, const Bucket& /*bucket*/) { return {}; }
   /// Whether an equal candidate is on record: everything but its reason and measured shape.
@@ -38,7 +43,7 @@ struct TuningRunOptions {
   TuneOptions each;         ///< of a target; its `seconds` and `grace_seconds` are not read
   double seconds = 900;     ///< of all targets
   double most_seconds = 0;  ///< of one target; 0: whatever its share is
-  bool again = false;       ///< also targets that are done; their Entry is the incumbent
+  bool again = false;       ///< also targets that are done
 };
 
 /// What became of a target.

@@ -72,6 +72,25 @@ TEST(TuningRun, WhatIsDoneIsTheIncumbentWhereAskedAgain) {
   EXPECT_EQ(outcomes[0].result.tried[1].config, first) << "measured right after the built-in Config";
 }
 
+TEST(TuningRun, WithoutTimeToSearchWhatIsInUseStays) {
+  struct Shipped : MemoryStore {
+    std::optional<Config> in_use(const TuningTarget&, const GpuProperties&) override { return config; }
+    std::optional<Config> config;
+  } store;
+  FakeBench bench(scan_model(0.1));
+  const std::vector<TuningTarget> targets = {four_targets().front()};
+  MemoryStore scratch;
+  (void)tune_all(bench, targets, scratch, plenty(), bench.clock());
+  store.config = scratch.entries.front().config;
+  TuningRunOptions options;
+  options.seconds = 1;  // less than a compile
+  const std::vector<TargetOutcome> outcomes = tune_all(bench, targets, store, options, bench.clock());
+  EXPECT_TRUE(outcomes[0].result.cut_short);
+  EXPECT_FALSE(outcomes[0].before);
+  ASSERT_EQ(store.entries.size(), 1U);
+  EXPECT_EQ(store.entries.front().config, *store.config);
+}
+
 TEST(TuningRun, BeginsWithWhatWonForSimilarShapes) {
   FakeBench bench(scan_model(0.1));
   MemoryStore store;
