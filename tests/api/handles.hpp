@@ -26,6 +26,9 @@ using TaskHandle = std::unique_ptr<packjit_task, Releaser<packjit_task, packjit_
 #define EXPECT_DONE(call) EXPECT_EQ((call), PACKJIT_OK) << packjit_last_error()
 #define ASSERT_DONE(call) ASSERT_EQ((call), PACKJIT_OK) << packjit_last_error()
 
+/// Whether the message of the last call that failed has `what` in it.
+inline bool says(const std::string& what) { return std::string(packjit_last_error()).find(what) != std::string::npos; }
+
 inline DeviceHandle open_host() {
   const packjit_device_options options{sizeof(options), PACKJIT_HOST, 0};
   packjit_device* device = nullptr;
